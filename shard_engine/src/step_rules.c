@@ -1,0 +1,214 @@
+#include "step_rules.h"
+
+#include "error.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- single checks ---- */
+
+static bool gives_logits(shard_output output) {
+    return output == SHARD_OUTPUT_LOGITS || output == SHARD_OUTPUT_LOGITS_ALL ||
+           output == SHARD_OUTPUT_TOKEN;
+}
+
+static shard_status check_output(const shard_description *description, shard_step_entry *entry) {
+    const bool is_last = description->has_output_head;
+    if ((unsigned)entry->output > SHARD_OUTPUT_TOKEN) {
+        return shard_fail(&entry->error, SHARD_ERR_ARGUMENT, "output %d is not a shard_output",
+                          (int)entry->output);
+    }
+    if (gives_logits(entry->output) && !is_last) {
+        return shard_fail(&entry->error, SHARD_ERR_NOT_OWNED,
+                          "layers %" PRIu32 ":%" PRIu32
+                          " have no output head; ask the last stage for logits and tokens",
+                          description->layer_start, description->layer_end);
+    }
+    if (entry->output == SHARD_OUTPUT_HIDDEN && is_last) {
+        return shard_fail(&entry->error, SHARD_ERR_NOT_OWNED,
+                          "the last stage gives no hidden rows; ask it for logits or a token");
+    }
+    return SHARD_OK;
+}
+
+static shard_status check_tokens(const shard_description *description, shard_step_entry *entry) {
+    for (uint32_t i = 0; i < entry->n_rows; i++) {
+        if (entry->tokens[i] < 0 || (uint32_t)entry->tokens[i] >= description->n_vocab) {
+            return shard_fail(&entry->error, SHARD_ERR_ARGUMENT,
+                              "token %" PRId32 " (row %" PRIu32
+                              ") is not in the vocabulary; ids are 0 to %" PRIu32,
+                              entry->tokens[i], i, description->n_vocab - 1);
+        }
+    }
+    return SHARD_OK;
+}
+
+static shard_status check_input(const shard_description *description, shard_step_entry *entry) {
+    const bool is_first = description->has_token_embedding;
+    if ((entry->tokens == NULL) == (entry->hidden == NULL)) {
+        return shard_fail(&entry->error, SHARD_ERR_ARGUMENT,
+                          "an entry has either tokens or hidden rows; give one of them");
+    }
+    if (entry->tokens != NULL && !is_first) {
+        return shard_fail(&entry->error, SHARD_ERR_ARGUMENT,
+                          "a stage that starts at layer %" PRIu32
+                          " takes hidden rows; give tokens to the first stage",
+                          description->layer_start);
+    }
+    if (entry->hidden != NULL && is_first) {
+        return shard_fail(&entry->error, SHARD_ERR_ARGUMENT,
+                          "the first stage takes tokens; give hidden rows to a later one");
+    }
+    return is_first ? check_tokens(description, entry)
+                    : step_rules_check_finite(entry->hidden, entry->n_rows, description->n_embd, 0,
+                                              "in", &entry->error);
+}
+
+static shard_status check_position(shard_step_entry *entry) {
+    if (entry->position == entry->length) {
+        return SHARD_OK;
+    }
+    shard_fail(&entry->error, SHARD_ERR_POSITION,
+               "the session is %" PRIu32 " rows long, so position %" PRIu32
+               " would leave %s; send position %" PRIu32,
+               entry->length, entry->position,
+               entry->position > entry->length ? "a gap" : "an overlap", entry->length);
+    shard_error_add(&entry->error, "expected", "%" PRIu32, entry->length);
+    shard_error_add(&entry->error, "actual", "%" PRIu32, entry->position);
+    return entry->error.status;
+}
+
+static shard_status check_room(shard_step_entry *entry, const char *what, const char *remedy,
+                               uint32_t available) {
+    if (entry->n_rows <= available) {
+        return SHARD_OK;
+    }
+    shard_fail(&entry->error, SHARD_ERR_CAPACITY,
+               "%" PRIu32 " %s are needed and %" PRIu32 " are left; %s", entry->n_rows, what,
+               available, remedy);
+    shard_error_add(&entry->error, "needed", "%" PRIu32, entry->n_rows);
+    shard_error_add(&entry->error, "available", "%" PRIu32, available);
+    return entry->error.status;
+}
+
+static bool is_repeated(const shard_step_entry *entries, uint32_t index) {
+    uint32_t i = 0;
+    while (i < index && entries[i].session != entries[index].session) {
+        i++;
+    }
+    return i < index;
+}
+
+/* ---- admission ---- */
+
+/* What the entries admitted so far leave for the next one. */
+typedef struct room {
+    uint32_t rows;
+    uint32_t cells;
+} room;
+
+static void clear_results(shard_step_entry *entry) {
+    entry->rows = NULL;
+    entry->n_rows_out = 0;
+    entry->n_columns_out = 0;
+    entry->token = -1;
+    entry->logprob = 0.0f;
+    entry->end_of_generation = false;
+    entry->length = 0;
+    entry->kv_cells_taken = 0;
+    shard_ok(&entry->error);
+}
+
+static shard_status check_entry(const step_view *view, shard_step_entry *entries, uint32_t index,
+                                const room *left) {
+    shard_step_entry *entry = &entries[index];
+    if (view->session_length(view->engine, entry->session, &entry->length, &entry->error) !=
+        SHARD_OK) {
+        return entry->error.status;
+    }
+    if (is_repeated(entries, index)) {
+        return shard_fail(&entry->error, SHARD_ERR_ARGUMENT,
+                          "the session is in this step already; send its rows in one entry");
+    }
+    if (entry->n_rows == 0) {
+        return shard_fail(&entry->error, SHARD_ERR_ARGUMENT,
+                          "an entry without rows cannot be computed; send at least one");
+    }
+    if (check_position(entry) != SHARD_OK || check_output(view->description, entry) != SHARD_OK ||
+        check_room(entry, "batch rows", "send fewer rows in one step", left->rows) != SHARD_OK ||
+        check_room(entry, "KV cells", "trim or close a session, or load with more n_ctx",
+                   left->cells) != SHARD_OK) {
+        return entry->error.status;
+    }
+    return check_input(view->description, entry);
+}
+
+uint32_t step_rules_admit(const step_view *view, shard_step_entry *entries, uint32_t n_entries) {
+    const uint32_t max_batch = view->description->max_batch;
+    room left = {max_batch, view->description->kv_cells - view->kv_cells_used};
+    for (uint32_t i = 0; i < n_entries; i++) {
+        clear_results(&entries[i]);
+        entries[i].status = check_entry(view, entries, i, &left);
+        if (entries[i].status == SHARD_OK) {
+            left.rows -= entries[i].n_rows;
+            left.cells -= entries[i].n_rows;
+        }
+    }
+    return max_batch - left.rows;
+}
+
+/* ---- results ---- */
+
+uint32_t step_rules_rows_out(const shard_description *description, const shard_step_entry *entry) {
+    if (!description->has_output_head || entry->output == SHARD_OUTPUT_LOGITS_ALL) {
+        return entry->n_rows;
+    }
+    return entry->output == SHARD_OUTPUT_NONE ? 0 : 1;
+}
+
+uint32_t step_rules_columns_out(const shard_description *description) {
+    return description->has_output_head ? description->n_vocab : description->n_embd;
+}
+
+shard_status step_rules_check_finite(const float *rows, uint32_t n_rows, uint32_t n_columns,
+                                     uint32_t first_row, const char *direction,
+                                     shard_error *error) {
+    for (uint64_t i = 0; i < (uint64_t)n_rows * n_columns; i++) {
+        if (!isfinite(rows[i])) {
+            const uint32_t row = first_row + (uint32_t)(i / n_columns);
+            shard_fail(error, SHARD_ERR_NON_FINITE,
+                       "row %" PRIu32 " coming %s holds NaN or an infinity", row, direction);
+            shard_error_add(error, "row", "%" PRIu32, row);
+            shard_error_add(error, "direction", "%s", direction);
+            return error->status;
+        }
+    }
+    return SHARD_OK;
+}
+
+static void draw_greedy(const float *logits, uint32_t n_vocab, shard_step_entry *entry) {
+    uint32_t best = 0;
+    double sum = 0.0;
+    for (uint32_t i = 1; i < n_vocab; i++) {
+        best = logits[i] > logits[best] ? i : best;
+    }
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        sum += (double)expf(logits[i] - logits[best]);
+    }
+    entry->token = (int32_t)best;
+    entry->logprob = (float)-log(sum);
+}
+
+void step_rules_deliver(const shard_description *description, const float *rows,
+                        shard_step_entry *entry) {
+    if (entry->output == SHARD_OUTPUT_TOKEN) {
+        draw_greedy(rows, description->n_vocab, entry);
+    } else if (entry->output != SHARD_OUTPUT_NONE) {
+        entry->rows = rows;
+        entry->n_rows_out = step_rules_rows_out(description, entry);
+        entry->n_columns_out = step_rules_columns_out(description);
+    }
+    entry->length += entry->n_rows;
+    entry->kv_cells_taken = entry->n_rows;
+}
