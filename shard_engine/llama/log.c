@@ -1,0 +1,51 @@
+#include "log.h"
+
+#include <ggml.h>
+#include <llama.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static pthread_mutex_t first_error_lock = PTHREAD_MUTEX_INITIALIZER;
+static char first_error[512];
+
+static void keep(const char *text) {
+    pthread_mutex_lock(&first_error_lock);
+    if (first_error[0] == '\0') {
+        snprintf(first_error, sizeof(first_error), "%s", text);
+        first_error[strcspn(first_error, "\r\n")] = '\0';
+    }
+    pthread_mutex_unlock(&first_error_lock);
+}
+
+/* Said of every shard without a vocabulary, because its vocabulary has one empty entry on purpose.
+ */
+static bool is_expected(const char *text) {
+    return strstr(text, "adding 1 dummy tokens") != NULL;
+}
+
+static void on_log(enum ggml_log_level level, const char *text, void *user_data) {
+    (void)user_data;
+    if (level == GGML_LOG_LEVEL_ERROR) {
+        keep(text);
+    }
+    if (level == GGML_LOG_LEVEL_ERROR || (level == GGML_LOG_LEVEL_WARN && !is_expected(text))) {
+        fputs(text, stderr);
+    }
+}
+
+void log_install(void) {
+    llama_log_set(on_log, NULL);
+}
+
+void log_forget(void) {
+    pthread_mutex_lock(&first_error_lock);
+    first_error[0] = '\0';
+    pthread_mutex_unlock(&first_error_lock);
+}
+
+void log_first_error(char *out, size_t size) {
+    pthread_mutex_lock(&first_error_lock);
+    snprintf(out, size, "%s", first_error);
+    pthread_mutex_unlock(&first_error_lock);
+}

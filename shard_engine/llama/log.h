@@ -1,0 +1,18 @@
+/* The library's log: warnings and errors go to stderr as lines, and the first error is kept,
+ * because llama.cpp says only there why a load failed; the errors after it say no more than that it
+ * did. */
+#ifndef SHARD_LLAMA_LOG_H
+#define SHARD_LLAMA_LOG_H
+
+#include <stddef.h>
+
+/* Installs the log callback. Idempotent. */
+void log_install(void);
+
+/* Forgets the error that was kept. */
+void log_forget(void);
+
+/* The first error line since then, without its line end; empty when there was none. */
+void log_first_error(char *out, size_t size);
+
+#endif /* SHARD_LLAMA_LOG_H */

@@ -1,0 +1,37 @@
+/* The artifact's vocabulary: the loaded model's own on a shard that has the head; on a first shard
+ * it is loaded from the artifact when it is first asked for, so that a worker which never tokenizes
+ * does not pay for it. */
+#ifndef SHARD_LLAMA_VOCABULARY_H
+#define SHARD_LLAMA_VOCABULARY_H
+
+#include "artifact.h"
+
+#include <llama.h>
+
+typedef struct lazy_vocabulary {
+    const struct llama_vocab *vocab; /* NULL until it is there */
+    struct llama_model *model;       /* owned; holds nothing but the lazy_vocabulary */
+    char path[FILES_PATH_SIZE];      /* where a lazy one comes from; empty: there is none */
+    uint64_t offset;
+} lazy_vocabulary;
+
+/* Names the place of a vocabulary that is loaded on demand. */
+void vocabulary_init_lazy(lazy_vocabulary *vocabulary, const shard_artifact *artifact);
+void vocabulary_free(lazy_vocabulary *vocabulary);
+
+/* Loads it where needed. SHARD_ERR_NOT_OWNED where this shard has none. */
+shard_status vocabulary_need(lazy_vocabulary *vocabulary, shard_error *error);
+
+shard_status vocabulary_tokenize(lazy_vocabulary *vocabulary, const char *text, uint32_t n_bytes,
+                                 bool add_special, bool parse_special, int32_t *tokens,
+                                 uint32_t capacity, uint32_t *n_tokens, shard_error *error);
+shard_status vocabulary_detokenize(lazy_vocabulary *vocabulary, const int32_t *tokens,
+                                   uint32_t n_tokens, bool remove_special, bool unparse_special,
+                                   char *text, uint32_t capacity, uint32_t *n_bytes,
+                                   shard_error *error);
+shard_status vocabulary_token_info(lazy_vocabulary *vocabulary, int32_t token,
+                                   shard_token_info *info, shard_error *error);
+shard_status vocabulary_describe(lazy_vocabulary *vocabulary, shard_vocabulary *out,
+                                 shard_error *error);
+
+#endif /* SHARD_LLAMA_VOCABULARY_H */
