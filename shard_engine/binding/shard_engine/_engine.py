@@ -1,0 +1,296 @@
+"""An open engine: one shard, its sessions and its steps."""
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from ._artifact import path_bytes
+from ._convert import members
+from ._errors import ShardEngineError, Status, check, error_from, new_error
+from ._native import ffi, find_api
+from ._progress import ProgressBridge
+from ._types import (
+    Description,
+    Entry,
+    Output,
+    ProgressCallback,
+    Recipe,
+    Result,
+    Rows,
+    TokenInfo,
+    Vocabulary,
+)
+
+FLOAT_BYTES = 4
+
+
+def _fill_recipe(raw: Any, recipe: Recipe) -> None:
+    for name in ("n_ctx", "n_batch", "n_ubatch", "n_threads", "flash_attn", "repack", "n_gpu_layers"):
+        setattr(raw, name, getattr(recipe, name))
+    for name in ("type_k", "type_v", "boundary"):
+        setattr(raw, name, getattr(recipe, name).encode())
+
+
+class Engine:
+    """One loaded shard, as a context manager.
+
+    Every call but `cancel`, `progress` and `describe` belongs to one thread. Calls release the interpreter
+    lock while they run.
+
+    `layers` is `(start, end)`, where end 0 means up to the model's last layer. `artifact` is the sha256 that
+    the artifact must have. `fault_plan` is for the fake engine.
+
+    Raises ShardEngineError as `open` in `shard_engine.h` says, and what `on_progress` raises.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        engine: str = "llama",
+        layers: tuple[int, int] = (0, 0),
+        recipe: Recipe | None = None,
+        artifact: str | None = None,
+        max_sessions: int = 4,
+        mmap: bool = True,
+        mlock: bool = False,
+        cache_dir: str | os.PathLike[str] | None = None,
+        fault_plan: str | None = None,
+        on_progress: ProgressCallback | None = None,
+    ) -> None:
+        self._handle: Any = ffi.NULL
+        self._api = find_api(engine)
+        progress, error = ProgressBridge(on_progress), new_error()
+        strings = [path_bytes(value) for value in (model, cache_dir, artifact, fault_plan)]
+        params = ffi.new("shard_params *")
+        self._api.default_params(params)
+        params.model_path, params.cache_dir, params.expected_artifact, params.fault_plan = strings
+        params.layer_start, params.layer_end = layers
+        params.max_sessions = max_sessions
+        params.use_mmap, params.use_mlock = mmap, mlock
+        params.on_progress = progress.pointer
+        _fill_recipe(params.recipe, recipe or Recipe())
+        out = ffi.new("shard_engine **")
+        status = self._api.open(params, out, error)
+        if status == Status.OK:
+            self._handle = out[0]
+        try:
+            progress.reraise()
+            check(status, error)
+        except BaseException:
+            self.close()
+            raise
+        self._description = self.describe()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._handle == ffi.NULL:
+            return "<Engine closed>"
+        what = self._description
+        return f"<Engine {what.architecture} layers {what.layer_start}:{what.layer_end} of {what.n_layer}>"
+
+    def close(self) -> None:
+        """Releases everything. A second call does nothing."""
+        handle, self._handle = self._handle, ffi.NULL
+        if handle != ffi.NULL:
+            self._api.close(handle)
+
+    def _open_handle(self) -> Any:
+        if self._handle == ffi.NULL:
+            raise ValueError("the engine is closed; open another one")
+        return self._handle
+
+    def describe(self) -> Description:
+        """Identity, ownership, memory and capacity, as loaded."""
+        raw = ffi.new("shard_description *")
+        self._api.describe(self._open_handle(), raw)
+        return members(Description, raw, recipe=members(Recipe, raw.recipe))
+
+    # ---- sessions
+
+    def kv_cells_used(self) -> int:
+        """KV cells in use, over all sessions."""
+        return int(self._api.kv_cells_used(self._open_handle()))
+
+    def session_open(self, *, temperature: float = 0.0) -> int:
+        """Opens a session and returns its id. Raises ShardEngineError: CAPACITY, UNSUPPORTED."""
+        sampling, out, error = ffi.new("shard_sampling *"), ffi.new("shard_session_id *"), new_error()
+        sampling.temperature = temperature
+        check(self._api.session_open(self._open_handle(), sampling, out, error), error)
+        return int(out[0])
+
+    def session_length(self, session: int) -> int:
+        """Rows in the session. Raises ShardEngineError: NO_SESSION."""
+        out, error = ffi.new("uint32_t *"), new_error()
+        check(self._api.session_length(self._open_handle(), session, out, error), error)
+        return int(out[0])
+
+    def session_trim(self, session: int, position: int) -> int:
+        """Forgets every row from `position` on and returns the KV cells freed. Raises ShardEngineError:
+        NO_SESSION, POSITION."""
+        out, error = ffi.new("uint32_t *"), new_error()
+        check(self._api.session_trim(self._open_handle(), session, position, out, error), error)
+        return int(out[0])
+
+    def session_close(self, session: int) -> int:
+        """Closes a session and returns the KV cells freed. Raises ShardEngineError: NO_SESSION."""
+        out, error = ffi.new("uint32_t *"), new_error()
+        check(self._api.session_close(self._open_handle(), session, out, error), error)
+        return int(out[0])
+
+    # ---- steps
+
+    def step(self, entries: Sequence[Entry]) -> list[Result]:
+        """Computes one batch of rows of many sessions and returns a result per entry, in order.
+
+        An entry that fails says so in its result. Raises ShardEngineError only when the whole step failed:
+        CANCELLED, MEMORY, BACKEND; then every session is as it was before. Raises ValueError where `hidden`
+        is not whole rows.
+        """
+        raw, error = ffi.new("shard_step_entry[]", len(entries)), new_error()
+        alive = [self._fill_entry(raw[i], entry) for i, entry in enumerate(entries)]
+        status = self._api.step(self._open_handle(), raw, len(entries), error)
+        check(status, error)
+        results = [self._read_result(raw[i]) for i in range(len(entries))]
+        del alive
+        return results
+
+    def forward(
+        self,
+        session: int,
+        position: int,
+        *,
+        tokens: Sequence[int] | None = None,
+        hidden: bytes | bytearray | memoryview | None = None,
+        output: Output = Output.NONE,
+    ) -> Result:
+        """A step of one entry. Raises ShardEngineError where the step or its entry failed."""
+        entry = Entry(session=session, position=position, tokens=tokens, hidden=hidden, output=output)
+        (result,) = self.step([entry])
+        if result.error is not None:
+            raise result.error
+        return result
+
+    def _fill_entry(self, raw: Any, entry: Entry) -> list[Any]:
+        """Fills one entry; the values returned must live as long as the step runs."""
+        raw.session, raw.position, raw.output = entry.session, entry.position, int(entry.output)
+        alive: list[Any] = []
+        if entry.tokens is not None:
+            raw.tokens = tokens = ffi.new("int32_t[]", list(entry.tokens))
+            raw.n_rows = len(entry.tokens)
+            alive.append(tokens)
+        if entry.hidden is not None:
+            n_bytes, row_bytes = memoryview(entry.hidden).nbytes, self._description.n_embd * FLOAT_BYTES
+            if n_bytes % row_bytes:
+                raise ValueError(f"hidden has {n_bytes} bytes, which are not whole rows of {row_bytes}")
+            raw.hidden = hidden = ffi.new("float[]", n_bytes // FLOAT_BYTES)
+            raw.n_rows = n_bytes // row_bytes
+            ffi.memmove(hidden, entry.hidden, n_bytes)
+            alive.append(hidden)
+        return alive
+
+    @staticmethod
+    def _read_result(raw: Any) -> Result:
+        status = Status(raw.status)
+        error: ShardEngineError | None = None if status == Status.OK else error_from(raw.error)
+        rows = None
+        if raw.rows != ffi.NULL:
+            n_bytes = raw.n_rows_out * raw.n_columns_out * FLOAT_BYTES
+            data = bytes(ffi.buffer(raw.rows, n_bytes))
+            rows = Rows(data=data, n_rows=raw.n_rows_out, n_columns=raw.n_columns_out)
+        return Result(
+            status=status,
+            error=error,
+            rows=rows,
+            token=None if raw.token < 0 else raw.token,
+            logprob=raw.logprob,
+            end_of_generation=raw.end_of_generation,
+            length=raw.length,
+            kv_cells_taken=raw.kv_cells_taken,
+        )
+
+    # ---- vocabulary
+
+    def tokenize(
+        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
+        """Token ids of a text. Raises ShardEngineError: NOT_OWNED, ARGUMENT."""
+        data = text.encode() if isinstance(text, str) else bytes(text)
+        count, error = ffi.new("uint32_t *"), new_error()
+        capacity = len(data) + 2
+        while True:
+            tokens = ffi.new("int32_t[]", capacity)
+            status = self._api.tokenize(
+                self._open_handle(),
+                data,
+                len(data),
+                add_special,
+                parse_special,
+                tokens,
+                capacity,
+                count,
+                error,
+            )
+            if status != Status.CAPACITY:
+                check(status, error)
+                return list(ffi.unpack(tokens, count[0]))
+            capacity = count[0]
+
+    def detokenize(
+        self, tokens: Sequence[int], *, remove_special: bool = False, unparse_special: bool = False
+    ) -> bytes:
+        """Bytes of a text, which may end inside a UTF-8 sequence. Raises ShardEngineError: NOT_OWNED,
+        ARGUMENT."""
+        raw = ffi.new("int32_t[]", list(tokens))
+        count, error = ffi.new("uint32_t *"), new_error()
+        capacity = 8 * len(tokens) + 8
+        while True:
+            buffer = ffi.new("char[]", capacity)
+            status = self._api.detokenize(
+                self._open_handle(),
+                raw,
+                len(tokens),
+                remove_special,
+                unparse_special,
+                buffer,
+                capacity,
+                count,
+                error,
+            )
+            if status != Status.CAPACITY:
+                check(status, error)
+                return bytes(ffi.buffer(buffer, count[0]))
+            capacity = count[0]
+
+    def token_info(self, token: int) -> TokenInfo:
+        """What one token is. Raises ShardEngineError: NOT_OWNED, ARGUMENT."""
+        raw, error = ffi.new("shard_token_info *"), new_error()
+        check(self._api.token_info(self._open_handle(), token, raw, error), error)
+        return members(TokenInfo, raw)
+
+    def vocabulary(self) -> Vocabulary:
+        """The special tokens. Raises ShardEngineError: NOT_OWNED."""
+        raw, error = ffi.new("shard_vocabulary *"), new_error()
+        check(self._api.vocabulary(self._open_handle(), raw, error), error)
+        return members(Vocabulary, raw)
+
+    # ---- any thread
+
+    def cancel(self) -> None:
+        """Asks the running step, or else the next one, to stop."""
+        self._api.cancel(self._open_handle())
+
+    def progress(self) -> int:
+        """A counter that rises with every graph node computed; compare two readings."""
+        return int(self._api.progress(self._open_handle()))
