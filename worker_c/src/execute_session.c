@@ -1,0 +1,124 @@
+/* Opening, trimming and closing sessions. */
+#include "execute.h"
+
+#include "answer.h"
+#include "identity.h"
+
+static bool require_identity(const struct execution *execution, const struct identity_claim *claim,
+                             struct failure *failure) {
+    struct identity actual;
+    identity_of(&execution->description, &actual);
+    struct failure differences;
+    failure_clear(&differences);
+    failure_set(&differences, shard_status_name(SHARD_ERR_IDENTITY),
+                "the session asks for another identity than the loaded one; open it on a worker "
+                "that holds it");
+    if (identity_differences(claim, &actual, true, &differences) == 0) {
+        return true;
+    }
+    failure_tell_fields(&differences);
+    *failure = differences;
+    return false;
+}
+
+static bool open_session(struct execution *execution, const struct open_request *open,
+                         shard_session_id *slot, struct failure *failure) {
+    if (!require_engine(execution, failure) ||
+        !require_identity(execution, &open->identity, failure)) {
+        return false;
+    }
+    const shard_sampling sampling = {.temperature = open->temperature};
+    shard_error error;
+    if (execution->api->session_open(execution->engine, &sampling, slot, &error) != SHARD_OK) {
+        return failure_set_engine(failure, &error);
+    }
+    return true;
+}
+
+void execute_open(struct execution *execution, struct job *job) {
+    struct failure failure;
+    failure_clear(&failure);
+    shard_session_id slot;
+    if (!open_session(execution, &job->request.as.open, &slot, &failure)) {
+        resolve_failure(execution, job, &failure);
+        return;
+    }
+    uint64_t number = session_table_add(&execution->sessions, slot);
+    note_usage(execution);
+    reply_storage storage;
+    struct encoder encoder;
+    encode_start_fixed(&encoder, storage, sizeof(storage));
+    answer_opened(&encoder, job->request.id, number);
+    resolve_answer(execution, job, &encoder);
+}
+
+struct trim_outcome {
+    uint32_t length, kv_cells_freed;
+};
+
+static bool trim_session(struct execution *execution, const struct trim_request *trim,
+                         struct trim_outcome *outcome, struct failure *failure) {
+    shard_session_id slot;
+    shard_error error;
+    if (!require_session(execution, trim->session, &slot, failure)) {
+        return false;
+    }
+    const shard_engine_api *api = execution->api;
+    shard_engine *engine = execution->engine;
+    if (api->session_trim(engine, slot, trim->position, &outcome->kv_cells_freed, &error) !=
+            SHARD_OK ||
+        api->session_length(engine, slot, &outcome->length, &error) != SHARD_OK) {
+        return failure_set_engine(failure, &error);
+    }
+    return true;
+}
+
+void execute_trim(struct execution *execution, struct job *job) {
+    const struct trim_request *trim = &job->request.as.trim;
+    struct failure failure;
+    failure_clear(&failure);
+    struct trim_outcome outcome;
+    if (!trim_session(execution, trim, &outcome, &failure)) {
+        resolve_failure(execution, job, &failure);
+        return;
+    }
+    note_usage(execution);
+    reply_storage storage;
+    struct encoder encoder;
+    encode_start_fixed(&encoder, storage, sizeof(storage));
+    answer_trimmed(&encoder, job->request.id, trim->session, outcome.length,
+                   outcome.kv_cells_freed);
+    resolve_answer(execution, job, &encoder);
+}
+
+static bool close_session(struct execution *execution, uint64_t number, uint32_t *kv_cells_freed,
+                          struct failure *failure) {
+    shard_session_id slot;
+    shard_error error;
+    if (!require_session(execution, number, &slot, failure)) {
+        return false;
+    }
+    if (execution->api->session_close(execution->engine, slot, kv_cells_freed, &error) !=
+        SHARD_OK) {
+        return failure_set_engine(failure, &error);
+    }
+    session_table_remove(&execution->sessions, slot);
+    return true;
+}
+
+void execute_close(struct execution *execution, struct job *job) {
+    uint64_t number = job->request.as.close.session;
+    struct failure failure;
+    failure_clear(&failure);
+    uint32_t kv_cells_freed;
+    if (!close_session(execution, number, &kv_cells_freed, &failure)) {
+        resolve_failure(execution, job, &failure);
+        return;
+    }
+    note_usage(execution);
+    reply_storage storage;
+    struct encoder encoder;
+    encode_start_fixed(&encoder, storage, sizeof(storage));
+    answer_closed(&encoder, job->request.id, number, kv_cells_freed);
+    resolve_answer(execution, job, &encoder);
+}

@@ -1,0 +1,249 @@
+#include "execution.h"
+
+#include "clock.h"
+#include "execute.h"
+#include "memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void execution_init(struct execution *execution, struct state *state, struct replies *replies,
+                    const struct wake *wake, const char *fault_plan) {
+    memset(execution, 0, sizeof(*execution));
+    execution->state = state;
+    execution->replies = replies;
+    execution->wake = wake;
+    execution->api = state->api;
+    execution->fault_plan = fault_plan;
+}
+
+/* ---- shared by the turns ---- */
+
+void resolve_answer(struct execution *execution, struct job *job, struct encoder *encoder) {
+    state_take(execution->state, job);
+    reply_answer(execution->replies, job->request.id, encoder);
+    job_free(job);
+}
+
+void resolve_failure(struct execution *execution, struct job *job, const struct failure *failure) {
+    state_take(execution->state, job);
+    reply_failure(execution->replies, job->request.id, failure);
+    job_free(job);
+}
+
+void set_cancelled(struct failure *failure, uint32_t kv_cells_freed) {
+    failure_set(failure, shard_status_name(SHARD_ERR_CANCELLED),
+                "the request was cancelled; what it had done is undone");
+    failure_add(failure, "kv_cells_freed", "%" PRIu32, kv_cells_freed);
+}
+
+void resolve_error(struct execution *execution, struct job *job, const shard_error *error) {
+    struct failure failure;
+    failure_clear(&failure);
+    if (error->status == SHARD_ERR_CANCELLED) {
+        set_cancelled(&failure, 0);
+    } else {
+        failure_set_engine(&failure, error);
+    }
+    resolve_failure(execution, job, &failure);
+}
+
+bool require_engine(const struct execution *execution, struct failure *failure) {
+    if (execution->engine != NULL) {
+        return true;
+    }
+    /* Only this thread writes `broken`, so it may be read here without the lock. */
+    if (execution->state->broken[0] != '\0') {
+        return failure_set(failure, shard_status_name(SHARD_ERR_BACKEND),
+                           "the backend failed before and the shard was closed; start another "
+                           "worker (%s)",
+                           execution->state->broken);
+    }
+    return failure_set(failure, CODE_NOT_LOADED, "no shard is loaded; send a load first");
+}
+
+bool require_session(const struct execution *execution, uint64_t number, shard_session_id *slot,
+                     struct failure *failure) {
+    if (!require_engine(execution, failure)) {
+        return false;
+    }
+    if (session_table_find(&execution->sessions, number, slot)) {
+        return true;
+    }
+    failure_set(failure, shard_status_name(SHARD_ERR_NO_SESSION),
+                "no session %" PRIu64 " is open here; open one", number);
+    failure_add(failure, "session", "%" PRIu64, number);
+    return false;
+}
+
+void note_usage(struct execution *execution) {
+    uint32_t kv_cells = execution->api->kv_cells_used(execution->engine);
+    pthread_mutex_lock(&execution->state->lock);
+    execution->state->kv_cells_used = kv_cells;
+    execution->state->sessions = execution->sessions.n_open;
+    pthread_mutex_unlock(&execution->state->lock);
+}
+
+/* From here on the control thread does not touch the engine any more. */
+static void withdraw_engine(struct execution *execution) {
+    struct state *state = execution->state;
+    pthread_mutex_lock(&state->lock);
+    state->engine_progress = execution->api->progress(execution->engine);
+    state->engine = NULL;
+    state->has_description = false;
+    state->sessions = 0;
+    state->kv_cells_used = 0;
+    pthread_mutex_unlock(&state->lock);
+}
+
+static void note_released(struct execution *execution) {
+    struct bye_answer *released = &execution->released;
+    released->sessions += execution->sessions.n_open;
+    released->kv_cells += execution->api->kv_cells_used(execution->engine);
+    released->weights_bytes += execution->description.weights_bytes;
+    released->kv_bytes += execution->description.kv_bytes;
+    released->compute_bytes += execution->description.compute_bytes;
+}
+
+void close_engine(struct execution *execution) {
+    if (execution->engine == NULL) {
+        return;
+    }
+    note_released(execution);
+    withdraw_engine(execution);
+    execution->api->close(execution->engine);
+    execution->engine = NULL;
+    session_table_free(&execution->sessions);
+    memory_release(execution->entries);
+    memory_release(execution->pieces);
+    execution->entries = NULL;
+    execution->pieces = NULL;
+}
+
+const char *copy_path(char path[LIMIT_PATH], struct decode_text text) {
+    if (text.data == NULL) {
+        return NULL;
+    }
+    snprintf(path, LIMIT_PATH, "%.*s", (int)text.size, text.data);
+    return path;
+}
+
+/* ---- turns ---- */
+
+static void (*const EXECUTE[])(struct execution *, struct job *) = {
+    [REQUEST_INSPECT] = execute_inspect,
+    [REQUEST_SLICE] = execute_slice,
+    [REQUEST_LOAD] = execute_load,
+    [REQUEST_OPEN] = execute_open,
+    [REQUEST_TRIM] = execute_trim,
+    [REQUEST_CLOSE] = execute_close,
+    [REQUEST_TOKENIZE] = execute_tokenize,
+    [REQUEST_DETOKENIZE] = execute_detokenize,
+    [REQUEST_TOKEN_INFO] = execute_token_info,
+};
+
+/* Waits until there is something to do; false when the worker stops. */
+static bool wait_for_work(struct state *state) {
+    pthread_mutex_lock(&state->lock);
+    while (!atomic_load(&state->is_stopping) && state->jobs.first == NULL) {
+        pthread_cond_wait(&state->work, &state->lock);
+    }
+    pthread_mutex_unlock(&state->lock);
+    return !atomic_load(&state->is_stopping);
+}
+
+/* A forward that was cancelled between two steps. */
+static struct job *take_up_cancelled(struct state *state) {
+    pthread_mutex_lock(&state->lock);
+    struct job *job = state->jobs.first;
+    while (job != NULL && !(job->phase == JOB_STARTED && atomic_load(&job->is_cancelled))) {
+        job = job->next;
+    }
+    if (job != NULL) {
+        job_list_set_phase(&state->jobs, job, JOB_RUNNING);
+    }
+    pthread_mutex_unlock(&state->lock);
+    return job;
+}
+
+static uint32_t fill_window(struct execution *execution) {
+    uint32_t n_jobs = 0;
+    struct job *job = execution->state->jobs.first;
+    for (; job != NULL && n_jobs < EXECUTION_WINDOW; job = job->next, n_jobs++) {
+        bool is_forward = job->request.type == REQUEST_FORWARD;
+        execution->window[n_jobs] = job;
+        execution->items[n_jobs] = (struct schedule_item){
+            .session = request_session(&job->request),
+            .rows_left = is_forward ? execute_rows_left(execution, job) : 0,
+            .passed_over = job->forward.passed_over,
+        };
+    }
+    return n_jobs;
+}
+
+static uint32_t choose(struct execution *execution) {
+    uint32_t max_batch = execution->engine != NULL ? execution->description.max_batch : 1;
+    struct state *state = execution->state;
+    pthread_mutex_lock(&state->lock);
+    uint32_t n_jobs = fill_window(execution);
+    uint32_t n_picks = schedule_next(execution->items, n_jobs, max_batch, execution->last_was_step,
+                                     execution->picks);
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        execution->window[i]->forward.passed_over = execution->items[i].passed_over;
+    }
+    for (uint32_t i = 0; i < n_picks; i++) {
+        job_list_set_phase(&state->jobs, execution->window[execution->picks[i].index], JOB_RUNNING);
+    }
+    pthread_mutex_unlock(&state->lock);
+    return n_picks;
+}
+
+static void take_turn(struct execution *execution) {
+    struct job *cancelled = take_up_cancelled(execution->state);
+    if (cancelled != NULL) {
+        execute_abandon(execution, cancelled);
+        return;
+    }
+    uint32_t n_picks = choose(execution);
+    execution->last_was_step = n_picks > 0 && execution->picks[0].rows > 0;
+    if (execution->last_was_step) {
+        execute_step(execution, n_picks);
+    } else if (n_picks > 0) {
+        struct job *job = execution->window[execution->picks[0].index];
+        EXECUTE[job->request.type](execution, job);
+    }
+}
+
+/* Resolves what is left when the worker stops: forwards that had started. Those that wait are
+ * resolved by the control thread. */
+static void abandon_started(struct execution *execution) {
+    struct state *state = execution->state;
+    for (;;) {
+        pthread_mutex_lock(&state->lock);
+        struct job *job = state->jobs.first;
+        while (job != NULL && job->phase != JOB_STARTED) {
+            job = job->next;
+        }
+        if (job != NULL) {
+            job_list_set_phase(&state->jobs, job, JOB_RUNNING);
+        }
+        pthread_mutex_unlock(&state->lock);
+        if (job == NULL) {
+            return;
+        }
+        execute_abandon(execution, job);
+    }
+}
+
+void *execution_run(void *argument) {
+    struct execution *execution = argument;
+    while (wait_for_work(execution->state)) {
+        take_turn(execution);
+    }
+    abandon_started(execution);
+    close_engine(execution);
+    atomic_store(&execution->state->is_finished, true);
+    wake_ring(execution->wake);
+    return NULL;
+}

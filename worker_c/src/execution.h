@@ -1,0 +1,56 @@
+/*
+ * The execution thread: it owns the engine and every call on it. It takes one turn after another,
+ * each chosen by the scheduler, until the worker stops; then it resolves what is left and closes
+ * the engine.
+ */
+#ifndef WORKER_EXECUTION_H
+#define WORKER_EXECUTION_H
+
+#include "job.h"
+#include "replies.h"
+#include "scheduler.h"
+#include "session_table.h"
+#include "shard_engine.h"
+#include "state.h"
+#include "wake.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Jobs that one turn looks at; later ones wait for the next. */
+enum { EXECUTION_WINDOW = 512 };
+
+/* The rows of one forward that a step computes. */
+struct piece {
+    struct job *job;
+    uint32_t rows;
+};
+
+struct execution {
+    struct state *state;
+    struct replies *replies;
+    const struct wake *wake; /* rung when the thread has finished */
+    const shard_engine_api *api;
+    const char *fault_plan; /* NULL: none */
+
+    shard_engine *engine; /* NULL: nothing is loaded */
+    shard_description description;
+    struct session_table sessions;
+    shard_step_entry *entries; /* one for each session */
+    struct piece *pieces;      /* likewise */
+
+    struct job *window[EXECUTION_WINDOW];
+    struct schedule_item items[EXECUTION_WINDOW];
+    struct schedule_pick picks[EXECUTION_WINDOW];
+    bool last_was_step;
+
+    struct bye_answer released; /* by the end of the thread */
+};
+
+void execution_init(struct execution *execution, struct state *state, struct replies *replies,
+                    const struct wake *wake, const char *fault_plan);
+
+/* The thread's function; `argument` is the execution. */
+void *execution_run(void *argument);
+
+#endif /* WORKER_EXECUTION_H */

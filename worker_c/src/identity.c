@@ -1,0 +1,206 @@
+#include "identity.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum field_kind { FIELD_UINT, FIELD_INT, FIELD_BOOL, FIELD_TEXT };
+
+struct field {
+    const char *name; /* as errors say it */
+    const char *key;  /* in its map */
+    enum field_kind kind;
+    size_t offset; /* in struct identity */
+    size_t size;   /* of a text, with its NUL */
+};
+
+#define IDENTITY_FIELD(kind, member)                                                               \
+    {#member, #member, kind, offsetof(struct identity, member),                                    \
+     sizeof(((struct identity *)0)->member)}
+#define RECIPE_FIELD(kind, member)                                                                 \
+    {"recipe." #member, #member, kind,                                                             \
+     offsetof(struct identity, recipe) + offsetof(shard_recipe, member),                           \
+     sizeof(((shard_recipe *)0)->member)}
+
+static const struct field FIELDS[] = {
+    IDENTITY_FIELD(FIELD_TEXT, artifact), IDENTITY_FIELD(FIELD_UINT, start),
+    IDENTITY_FIELD(FIELD_UINT, end),      RECIPE_FIELD(FIELD_UINT, n_ctx),
+    RECIPE_FIELD(FIELD_UINT, n_batch),    RECIPE_FIELD(FIELD_UINT, n_ubatch),
+    RECIPE_FIELD(FIELD_UINT, n_threads),  RECIPE_FIELD(FIELD_BOOL, flash_attn),
+    RECIPE_FIELD(FIELD_BOOL, repack),     RECIPE_FIELD(FIELD_INT, n_gpu_layers),
+    RECIPE_FIELD(FIELD_TEXT, type_k),     RECIPE_FIELD(FIELD_TEXT, type_v),
+    RECIPE_FIELD(FIELD_TEXT, boundary),
+};
+
+enum {
+    N_FIELDS = sizeof(FIELDS) / sizeof(FIELDS[0]),
+    FIRST_RECIPE_FIELD = 3,
+    ALL_FIELDS = (1 << N_FIELDS) - 1
+};
+
+_Static_assert(2 * N_FIELDS <= FAILURE_MAX_FIELDS, "a failure must hold every difference");
+
+static void *member_of(struct identity *identity, const struct field *field) {
+    return (char *)identity + field->offset;
+}
+
+static void read_field(struct decode_fields *fields, const struct field *field, void *member) {
+    switch (field->kind) {
+    case FIELD_UINT: {
+        uint32_t *number = member;
+        *number = (uint32_t)decode_optional_uint(fields, field->key, 0, UINT32_MAX, *number);
+        break;
+    }
+    case FIELD_INT: {
+        int32_t *number = member;
+        *number = (int32_t)decode_optional_int(fields, field->key, INT32_MIN, INT32_MAX, *number);
+        break;
+    }
+    case FIELD_BOOL: {
+        bool *flag = member;
+        *flag = decode_optional_bool(fields, field->key, *flag);
+        break;
+    }
+    case FIELD_TEXT: {
+        struct decode_text text = decode_optional_name(fields, field->key, field->size - 1);
+        if (text.data != NULL) {
+            snprintf(member, field->size, "%.*s", (int)text.size, text.data);
+        }
+        break;
+    }
+    }
+}
+
+static uint32_t read_fields(struct decode_fields *fields, uint32_t first, uint32_t end,
+                            struct identity *identity) {
+    uint32_t present = 0;
+    for (uint32_t i = first; i < end; i++) {
+        read_field(fields, &FIELDS[i], member_of(identity, &FIELDS[i]));
+        present |= (uint32_t)(decode_find(fields->map, FIELDS[i].key) != NULL) << i;
+    }
+    return present;
+}
+
+static uint32_t read_recipe(struct decode_fields *fields, struct identity *identity) {
+    struct decode_map map;
+    decode_optional_inner(fields, "recipe", &map);
+    struct decode_fields inner = {&map, fields->failure};
+    return read_fields(&inner, FIRST_RECIPE_FIELD, N_FIELDS, identity);
+}
+
+void identity_claim_read(struct decode_fields *fields, struct identity_claim *claim) {
+    memset(claim, 0, sizeof(*claim));
+    struct decode_map map;
+    decode_inner(fields, "identity", &map);
+    struct decode_fields inner = {&map, fields->failure};
+    claim->present = read_fields(&inner, 0, FIRST_RECIPE_FIELD, &claim->value);
+    claim->present |= read_recipe(&inner, &claim->value);
+}
+
+/* Every recipe field can change a result, so one that is not known here must not be passed over. */
+static void refuse_unknown_fields(struct decode_fields *recipe, uint32_t present) {
+    uint32_t n_known = 0;
+    for (; present != 0; present &= present - 1) {
+        n_known++;
+    }
+    if (!failure_is_set(recipe->failure) && recipe->map->n_entries > n_known) {
+        failure_set(recipe->failure, CODE_BAD_MESSAGE,
+                    "the recipe has %" PRIu32 " fields, of which this worker knows %" PRIu32
+                    "; leave the others out, or take a worker that knows them",
+                    recipe->map->n_entries, n_known);
+        failure_add(recipe->failure, "key", "recipe");
+    }
+}
+
+void identity_recipe_read(struct decode_fields *fields, shard_recipe *recipe) {
+    struct identity identity = {.recipe = *recipe};
+    struct decode_map map;
+    decode_inner(fields, "recipe", &map);
+    struct decode_fields inner = {&map, fields->failure};
+    refuse_unknown_fields(&inner, read_fields(&inner, FIRST_RECIPE_FIELD, N_FIELDS, &identity));
+    *recipe = identity.recipe;
+}
+
+static void write_field(struct encoder *encoder, const struct field *field, const void *member) {
+    switch (field->kind) {
+    case FIELD_UINT:
+        encode_uint(encoder, field->key, *(const uint32_t *)member);
+        break;
+    case FIELD_INT:
+        encode_int(encoder, field->key, *(const int32_t *)member);
+        break;
+    case FIELD_BOOL:
+        encode_bool(encoder, field->key, *(const bool *)member);
+        break;
+    case FIELD_TEXT:
+        encode_text(encoder, field->key, member);
+        break;
+    }
+}
+
+void identity_recipe_write(struct encoder *encoder, const char *key, const shard_recipe *recipe) {
+    struct identity identity = {.recipe = *recipe};
+    encode_map(encoder, key, N_FIELDS - FIRST_RECIPE_FIELD);
+    for (uint32_t i = FIRST_RECIPE_FIELD; i < N_FIELDS; i++) {
+        write_field(encoder, &FIELDS[i], member_of(&identity, &FIELDS[i]));
+    }
+}
+
+static void print_field(const struct field *field, const void *member, char text[SHARD_TEXT_SIZE]) {
+    switch (field->kind) {
+    case FIELD_UINT:
+        snprintf(text, SHARD_TEXT_SIZE, "%" PRIu32, *(const uint32_t *)member);
+        break;
+    case FIELD_INT:
+        snprintf(text, SHARD_TEXT_SIZE, "%" PRId32, *(const int32_t *)member);
+        break;
+    case FIELD_BOOL:
+        snprintf(text, SHARD_TEXT_SIZE, "%s", *(const bool *)member ? "true" : "false");
+        break;
+    case FIELD_TEXT:
+        snprintf(text, SHARD_TEXT_SIZE, "%s", (const char *)member);
+        break;
+    }
+}
+
+uint32_t identity_differences(const struct identity_claim *claim, const struct identity *actual,
+                              bool report_missing, struct failure *failure) {
+    struct identity_claim left = *claim;
+    struct identity right = *actual;
+    uint32_t n_differences = 0;
+    for (uint32_t i = 0; i < N_FIELDS; i++) {
+        bool is_present = (left.present >> i & 1) != 0;
+        char expected[SHARD_TEXT_SIZE] = "missing";
+        char found[SHARD_TEXT_SIZE];
+        if (is_present) {
+            print_field(&FIELDS[i], member_of(&left.value, &FIELDS[i]), expected);
+        }
+        print_field(&FIELDS[i], member_of(&right, &FIELDS[i]), found);
+        if (is_present ? strcmp(expected, found) == 0 : !report_missing) {
+            continue;
+        }
+        char name[SHARD_NAME_SIZE];
+        snprintf(name, sizeof(name), "%s.expected", FIELDS[i].name);
+        failure_add(failure, name, "%s", expected);
+        snprintf(name, sizeof(name), "%s.actual", FIELDS[i].name);
+        failure_add(failure, name, "%s", found);
+        n_differences++;
+    }
+    return n_differences;
+}
+
+void identity_of(const shard_description *description, struct identity *identity) {
+    memset(identity, 0, sizeof(*identity));
+    snprintf(identity->artifact, sizeof(identity->artifact), "%s", description->artifact_sha256);
+    identity->start = description->layer_start;
+    identity->end = description->layer_end;
+    identity->recipe = description->recipe;
+}
+
+void identity_claim_all(struct identity_claim *claim, const struct identity *identity) {
+    claim->value = *identity;
+    claim->present = ALL_FIELDS;
+    if (identity->artifact[0] == '\0') {
+        claim->present &= ~1u;
+    }
+}

@@ -1,0 +1,31 @@
+#include "process.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+bool process_prepare(void) {
+    const struct rlimit no_core = {0, 0};
+    /* A limit on file sizes is then an error of write(2), which the engine reports as a full disk.
+     */
+    const bool ignored = signal(SIGPIPE, SIG_IGN) != SIG_ERR && signal(SIGXFSZ, SIG_IGN) != SIG_ERR;
+    return ignored && setrlimit(RLIMIT_CORE, &no_core) == 0 &&
+           setenv("GGML_NO_BACKTRACE", "1", 1) == 0;
+}
+
+bool process_bind_to_parent(uint64_t parent_pid) {
+#ifdef __linux__
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+        return false;
+    }
+#endif
+    /* Looked at after the request: a parent that died in between has given us another. Elsewhere
+     * than on Linux the end of file on stdin says that the parent is gone. */
+    return getppid() == (pid_t)parent_pid;
+}

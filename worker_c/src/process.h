@@ -1,0 +1,18 @@
+/* What the process says to its kernel before it does anything else. */
+#ifndef WORKER_PROCESS_H
+#define WORKER_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* No core dump (4 GiB of weights take seconds to dump, in which nobody knows that the worker is
+ * dead), no SIGPIPE (a host that is gone is an end like any other), no SIGXFSZ (a limit on file
+ * sizes is an error of the write), and no debugger that ggml forks when it aborts. False with errno
+ * set. */
+bool process_prepare(void);
+
+/* Asks to be killed when the thread that started this process ends, and looks whether the parent is
+ * still `parent_pid`. False when it is not: it died before the request could reach the kernel. */
+bool process_bind_to_parent(uint64_t parent_pid);
+
+#endif /* WORKER_PROCESS_H */

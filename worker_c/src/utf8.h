@@ -1,0 +1,12 @@
+/* Making any bytes valid UTF-8. */
+#ifndef WORKER_UTF8_H
+#define WORKER_UTF8_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Replaces, in place, each byte that is no part of a well-formed UTF-8 sequence by '?' (RFC 3629:
+ * no overlong form, no surrogate, nothing above U+10FFFF). */
+void utf8_mend(uint8_t *bytes, size_t size);
+
+#endif /* WORKER_UTF8_H */
