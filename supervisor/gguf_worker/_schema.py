@@ -1,0 +1,267 @@
+"""Dataclasses that read themselves from a wire map and write themselves to one.
+
+A class that derives from `WireMap` declares its keys as annotated dataclass fields. A field without a default
+is a required key; a field with one is optional. Unknown keys are skipped, as docs/protocol.md demands,
+unless the class is closed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
+
+if TYPE_CHECKING:
+    View: TypeAlias = memoryview[Any]
+else:
+    View = memoryview  # generic for type checkers only
+
+Buffer: TypeAlias = bytes | bytearray | View
+"""Contiguous memory, of bytes or of floats."""
+
+
+class SchemaError(ValueError):
+    """Raised when a map does not have the shape that its class declares."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Range:
+    """The integers from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """Text of `low` to `high` bytes of UTF-8 without a NUL, as a C string can hold it."""
+
+    low: int
+    high: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowBytes:
+    """Float32 rows: `bin` only, never `str`."""
+
+
+Uint = Annotated[int, Range(0, 2**64 - 1)]
+Uint32 = Annotated[int, Range(0, 2**32 - 1)]
+Int32 = Annotated[int, Range(-(2**31), 2**31 - 1)]
+Number = Annotated[int, Range(1, 2**64 - 1)]
+"""What requests and sessions are known by."""
+Name = Annotated[str, Line(0, 63)]
+PathText = Annotated[str, Line(1, 4095)]
+Token = Annotated[int, Range(-(2**31), 2**31 - 1)]
+Rows = Annotated[Buffer, RowBytes()]
+
+Read: TypeAlias = Callable[[object], Any]
+
+
+class WireMap:
+    """Base of everything that travels as a map."""
+
+    __slots__ = ()
+
+    is_closed: ClassVar[bool] = False
+    """Whether an unknown key is an error, because skipping it could change what the map means."""
+
+    @classmethod
+    def from_map(cls, values: Mapping[str, object]) -> Self:
+        """Reads the declared keys of `values`; raises SchemaError where one is missing or wrong."""
+        arguments: dict[str, Any] = {}
+        if cls.is_closed and (unknown := values.keys() - {key.name for key in _keys_of(cls)}):
+            raise SchemaError(f"unknown key {min(unknown)!r}")
+        for key in _keys_of(cls):
+            if key.name in values:
+                arguments[key.name] = _read_key(key, values[key.name])
+            elif key.required:
+                raise SchemaError(f"key {key.name!r} is missing")
+        return cls(**arguments)
+
+    def to_map(self) -> dict[str, object]:
+        """The declared keys in order; an optional key that holds None is left out."""
+        written: dict[str, object] = {}
+        for key in _keys_of(type(self)):
+            value = getattr(self, key.name)
+            if value is not None or key.required:
+                written[key.name] = _write(value)
+        return written
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Key:
+    name: str
+    required: bool
+    read: Read
+
+
+_known: dict[type[WireMap], tuple[_Key, ...]] = {}
+
+
+def _keys_of(cls: type[WireMap]) -> tuple[_Key, ...]:
+    keys = _known.get(cls)
+    if keys is None:
+        hints = typing.get_type_hints(cls, include_extras=True)
+        keys = _known[cls] = tuple(
+            _Key(name=field.name, required=_is_required(field), read=_reader_of(hints[field.name]))
+            for field in dataclasses.fields(typing.cast(Any, cls))
+        )
+    return keys
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _read_key(key: _Key, value: object) -> Any:
+    try:
+        return key.read(value)
+    except SchemaError as error:
+        raise SchemaError(f"key {key.name!r}: {error}") from None
+
+
+def _write(value: object) -> object:
+    if isinstance(value, WireMap):
+        return value.to_map()
+    if isinstance(value, tuple):
+        return [_write(item) for item in value]
+    return value.value if isinstance(value, StrEnum) else value
+
+
+# ---- readers: one per kind of annotation --------------------------------------------------------
+
+
+def _reader_of(hint: Any) -> Read:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _annotated_reader(arguments[1])
+    if origin in (types.UnionType, typing.Union):
+        return _optional_reader(_reader_of(next(part for part in arguments if part is not types.NoneType)))
+    if origin is tuple:
+        return _tuple_reader(arguments)
+    if origin is dict:
+        return _text_map
+    if isinstance(hint, type) and issubclass(hint, WireMap):
+        return _nested_reader(hint)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return _enum_reader(hint)
+    return _PLAIN[hint]
+
+
+def _annotated_reader(mark: object) -> Read:
+    if isinstance(mark, RowBytes):
+        return _rows
+    if isinstance(mark, Line):
+        return _line_reader(mark)
+    assert isinstance(mark, Range)
+    low, high = mark.low, mark.high
+
+    def read(value: object) -> int:
+        if type(value) is not int:
+            raise SchemaError(f"expected an integer, not {_kind(value)}")
+        if not low <= value <= high:
+            raise SchemaError(f"{value} is not between {low} and {high}")
+        return value
+
+    return read
+
+
+def _line_reader(mark: Line) -> Read:
+    def read(value: object) -> str:
+        text = as_text(value)
+        count = len(text.encode("utf-8", "surrogateescape"))
+        if not mark.low <= count <= mark.high or "\0" in text:
+            raise SchemaError(f"expected {mark.low} to {mark.high} bytes of text without a NUL, not {count}")
+        return text
+
+    return read
+
+
+def _optional_reader(read: Read) -> Read:
+    return lambda value: None if value is None else read(value)
+
+
+def _tuple_reader(arguments: tuple[Any, ...]) -> Read:
+    read = _reader_of(arguments[0])
+    length = None if arguments[-1] is Ellipsis else len(arguments)
+
+    def read_all(value: object) -> tuple[Any, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise SchemaError(f"expected an array, not {_kind(value)}")
+        if length is not None and len(value) != length:
+            raise SchemaError(f"expected an array of {length}, not of {len(value)}")
+        return tuple(read(item) for item in value)
+
+    return read_all
+
+
+def _nested_reader(cls: type[WireMap]) -> Read:
+    def read(value: object) -> WireMap:
+        if not isinstance(value, dict):
+            raise SchemaError(f"expected a map, not {_kind(value)}")
+        return cls.from_map(value)
+
+    return read
+
+
+def _enum_reader(cls: type[StrEnum]) -> Read:
+    def read(value: object) -> StrEnum:
+        text = as_text(value)
+        try:
+            return cls(text)
+        except ValueError:
+            raise SchemaError(f"{text!r} is none of {', '.join(cls)}") from None
+
+    return read
+
+
+def as_text(value: object) -> str:
+    """Text from `str` or `bin`; raises SchemaError for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    raise SchemaError(f"expected text, not {_kind(value)}")
+
+
+def _bytes(value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    raise SchemaError(f"expected bytes, not {_kind(value)}")
+
+
+def _rows(value: object) -> Buffer:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return value
+    raise SchemaError(f"expected rows (bin), not {_kind(value)}")
+
+
+def _bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise SchemaError(f"expected a bool, not {_kind(value)}")
+
+
+def _float(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    raise SchemaError(f"expected a number, not {_kind(value)}")
+
+
+def _text_map(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise SchemaError(f"expected a map, not {_kind(value)}")
+    return {as_text(key): as_text(item) for key, item in value.items()}
+
+
+_PLAIN: dict[Any, Read] = {str: as_text, bytes: _bytes, bool: _bool, float: _float}
+
+
+def _kind(value: object) -> str:
+    return "nil" if value is None else type(value).__name__

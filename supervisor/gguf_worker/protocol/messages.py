@@ -1,0 +1,648 @@
+"""Every message of docs/protocol.md as a frozen dataclass. No I/O.
+
+A message knows its own keys; `type` and `id` belong to the envelope (see `encode_message`,
+`decode_message`), so that one request object can be sent more than once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, ClassVar, TypeAlias
+
+from gguf_worker._schema import (
+    Buffer,
+    Name,
+    Number,
+    PathText,
+    Range,
+    Rows,
+    SchemaError,
+    Token,
+    Uint,
+    Uint32,
+    WireMap,
+    as_text,
+)
+from gguf_worker.errors import LocalProtocolError, RemoteProtocolError
+from gguf_worker.identity.identity import Identity
+from gguf_worker.identity.recipe import Recipe
+
+
+class Output(StrEnum):
+    """What a forward gives back."""
+
+    NONE = "none"
+    HIDDEN = "hidden"
+    LOGITS = "logits"
+    LOGITS_ALL = "logits_all"
+    TOKEN = "token"
+
+
+class Message(WireMap):
+    """Base of all messages."""
+
+    __slots__ = ()
+    type: ClassVar[str]
+    large_key: ClassVar[str | None] = None
+    """The key whose value is written without a copy."""
+
+
+class Request(Message):
+    """Base of what the host asks; each is resolved exactly once."""
+
+    __slots__ = ()
+    answered_by_control_thread: ClassVar[bool] = False
+    has_progress: ClassVar[bool] = False
+
+
+class Answer(Message):
+    """Base of what resolves a request."""
+
+    __slots__ = ()
+
+
+# ---- maps inside messages -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device(WireMap):
+    """One device that the engine can compute on; memory in bytes."""
+
+    name: str
+    description: str
+    kind: str
+    memory_total: Uint
+    memory_free: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build(WireMap):
+    """What the engine is made of: `pinned_*` was compiled in, `library_*` is what is loaded."""
+
+    engine: str
+    engine_version: str
+    pinned_package: str
+    pinned_commit: str
+    library_commit: str
+    library_version: str
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model(WireMap):
+    """The whole model that a shard is cut from."""
+
+    architecture: str
+    name: str
+    n_layer: Uint
+    n_embd: Uint
+    n_vocab: Uint
+    n_ctx_train: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership(WireMap):
+    """What is really loaded, counted from the loaded tensors."""
+
+    layers: tuple[Uint, Uint]
+    owned_layers: Uint
+    tensors: Uint
+    bytes: Uint
+    token_embedding: bool
+    output_head: bool
+    vocabulary: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory(WireMap):
+    """Bytes that a loaded shard occupies."""
+
+    weights_bytes: Uint
+    kv_bytes: Uint
+    compute_bytes: Uint
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.kv_bytes + self.compute_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity(WireMap):
+    """How much a loaded shard can do at once."""
+
+    max_sessions: Uint
+    kv_cells: Uint
+    max_batch: Uint
+    """Rows in one step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary(WireMap):
+    """Special tokens; -1 where there is none."""
+
+    n_tokens: Uint
+    bos: Token
+    eos: Token
+    eot: Token
+    newline: Token
+    padding: Token
+    add_bos: bool
+    add_eos: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling(WireMap):
+    """How the last stage draws tokens; temperature 0 takes the most likely one."""
+
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise SchemaError(f"temperature {self.temperature} is not a number of at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactFile(WireMap):
+    """One file of an artifact."""
+
+    path: str
+    bytes: Uint
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenInfo(WireMap):
+    """What one token is; `attributes` are the bits of llama.cpp's `llama_token_attr`."""
+
+    attributes: Uint
+    control: bool
+    end_of_generation: bool
+
+
+# ---- from the worker, not answers ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello(Message):
+    """The worker's first message."""
+
+    type: ClassVar[str] = "hello"
+    protocol_min: Uint
+    protocol_max: Uint
+    max_frame_bytes: Uint
+    pid: Uint
+    worker_version: str
+    engines: tuple[str, ...]
+    build: Build
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Message):
+    """Bytes done of a total in a phase: digest, slice, load or warm-up."""
+
+    type: ClassVar[str] = "progress"
+    phase: str
+    done: Uint
+    total: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Error(Message):
+    """Why a request was not answered; without an id, why the worker stops."""
+
+    type: ClassVar[str] = "error"
+    code: str
+    message: str
+    retryable: bool
+    fields: dict[str, str]
+
+
+# ---- answered by the control thread -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping(Request):
+    """Asks whether the control thread lives."""
+
+    type: ClassVar[str] = "ping"
+    answered_by_control_thread: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong(Answer):
+    """It does."""
+
+    type: ClassVar[str] = "pong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetHealth(Request):
+    """Asks for `Health`."""
+
+    type: ClassVar[str] = "health"
+    answered_by_control_thread: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health(Answer):
+    """How the worker is; memory in bytes, times in microseconds."""
+
+    type: ClassVar[str] = "health"
+    state: str
+    """idle, loading, ready, computing or draining."""
+    phase: str
+    phase_done: Uint
+    phase_total: Uint
+    progress: Uint
+    """Rises with every graph node and load step; compare two readings."""
+    identity: Identity | None
+    ownership: Ownership | None
+    memory: Memory | None
+    capacity: Capacity | None
+    sessions: Uint
+    kv_cells_used: Uint
+    queued: Uint
+    requests: Uint
+    errors: Uint
+    rows: Uint
+    tokens_sampled: Uint
+    compute_us: Uint
+    rss_bytes: Uint
+    rss_before_load_bytes: Uint
+    uptime_us: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel(Request):
+    """Asks to cancel another request by its id."""
+
+    type: ClassVar[str] = "cancel"
+    answered_by_control_thread: ClassVar[bool] = True
+    request: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled(Answer):
+    """Where the cancelled request was: `queued`, `running` or `unknown`."""
+
+    type: ClassVar[str] = "cancelled"
+    request: Uint
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shutdown(Request):
+    """Asks the worker to resolve everything, close the engine and exit."""
+
+    type: ClassVar[str] = "shutdown"
+    answered_by_control_thread: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bye(Answer):
+    """What was released; the worker's last message."""
+
+    type: ClassVar[str] = "bye"
+    sessions: Uint
+    kv_cells: Uint
+    weights_bytes: Uint
+    kv_bytes: Uint
+    compute_bytes: Uint
+
+
+# ---- answered by the execution thread -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspect(Request):
+    """Asks what an artifact is, without loading it."""
+
+    type: ClassVar[str] = "inspect"
+    has_progress: ClassVar[bool] = True
+    model: PathText
+    engine: Name | None = None
+    cache_dir: PathText | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection(Answer):
+    """What an artifact is."""
+
+    type: ClassVar[str] = "inspected"
+    artifact: str
+    files: tuple[ArtifactFile, ...]
+    architecture: str
+    model_name: str
+    quantization: str
+    n_layer: Uint
+    n_embd: Uint
+    n_vocab: Uint
+    n_ctx_train: Uint
+    n_expert: Uint
+    n_tensors: Uint
+    tensor_bytes: Uint
+    embedding_bytes: Uint
+    head_bytes: Uint
+    tied_head: bool
+    layer_bytes: tuple[Uint, ...]
+    """Bytes of each layer; 0 where a slice lacks it."""
+    slice: tuple[Uint, Uint] | None
+    supported: bool
+    cut_period: Uint
+    """Cuts must be multiples of it; 0 where no cut is allowed."""
+    reason: str
+    """Why not, where `supported` is false."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice(Request):
+    """Asks to write layers `[start, end)` as one self-contained GGUF."""
+
+    type: ClassVar[str] = "slice"
+    has_progress: ClassVar[bool] = True
+    model: PathText
+    layers: tuple[Uint32, Uint32]
+    output: PathText
+    overwrite: bool = False
+    cache_dir: PathText | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceResult(Answer):
+    """The file that was written."""
+
+    type: ClassVar[str] = "sliced"
+    output: str
+    bytes: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load(Request):
+    """Asks to load a shard; `layers` end 0 means up to the last layer."""
+
+    type: ClassVar[str] = "load"
+    has_progress: ClassVar[bool] = True
+    model: PathText
+    layers: tuple[Uint32, Uint32]
+    recipe: Recipe
+    artifact: str | None = None
+    max_sessions: Annotated[int, Range(1, 2**32 - 1)] = 4
+    mmap: bool = True
+    mlock: bool = False
+    cache_dir: PathText | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded(Answer):
+    """What was loaded, attested by the engine."""
+
+    type: ClassVar[str] = "loaded"
+    identity: Identity
+    model: Model
+    ownership: Ownership
+    memory: Memory
+    capacity: Capacity
+    vocabulary: Vocabulary | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open(Request):
+    """Asks for a session of exactly this identity."""
+
+    type: ClassVar[str] = "open"
+    identity: Identity
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened(Answer):
+    """The session's id, never used twice in a worker's life."""
+
+    type: ClassVar[str] = "opened"
+    session: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward(Request):
+    """Asks to compute rows of one session, from `position` on; exactly one of `tokens` and `hidden`."""
+
+    type: ClassVar[str] = "forward"
+    large_key: ClassVar[str | None] = "hidden"
+    session: Number
+    position: Uint32
+    output: Output
+    tokens: tuple[Token, ...] | None = None
+    hidden: Rows | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tokens is None) == (self.hidden is None):
+            raise SchemaError("exactly one of 'tokens' and 'hidden' must be there")
+        if not len(self.tokens if self.hidden is None else self.hidden):  # type: ignore[arg-type]
+            raise SchemaError("there must be at least one row")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(Answer):
+    """What a forward gave back; float32 rows are little-endian and row-major, times are microseconds."""
+
+    type: ClassVar[str] = "result"
+    session: Number
+    length: Uint
+    """The session's length now."""
+    kv_cells: Uint
+    """KV cells that this request took."""
+    output: Output
+    queue_us: Uint
+    compute_us: Uint
+    batch_rows: Uint
+    """Most rows that shared a step with it."""
+    rows: Uint = 0
+    columns: Uint = 0
+    hidden: Rows | None = None
+    logits: Rows | None = None
+    token: Token = -1
+    logprob: float = 0.0
+    end_of_generation: bool = False
+
+    def __post_init__(self) -> None:
+        values = self.logits if self.hidden is None else self.hidden
+        present = 0 if values is None else len(values)
+        if present != 4 * self.rows * self.columns:
+            raise SchemaError(f"{self.rows} x {self.columns} float32 values in {present} bytes")
+        wanted = {Output.HIDDEN: self.hidden, Output.LOGITS: self.logits, Output.LOGITS_ALL: self.logits}
+        if wanted.get(self.output, b"") is None:
+            raise SchemaError(f"output {self.output.value!r} without its rows")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trim(Request):
+    """Asks to forget every row from `position` on."""
+
+    type: ClassVar[str] = "trim"
+    session: Number
+    position: Uint32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trimmed(Answer):
+    """The session's length now and the KV cells given back."""
+
+    type: ClassVar[str] = "trimmed"
+    session: Number
+    length: Uint
+    kv_cells_freed: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close(Request):
+    """Asks to end a session."""
+
+    type: ClassVar[str] = "close"
+    session: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed(Answer):
+    """The KV cells given back."""
+
+    type: ClassVar[str] = "closed"
+    session: Number
+    kv_cells_freed: Uint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenize(Request):
+    """Asks for the tokens of a text."""
+
+    type: ClassVar[str] = "tokenize"
+    text: bytes
+    add_special: bool = True
+    parse_special: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenized(Answer):
+    """The tokens of a text."""
+
+    type: ClassVar[str] = "tokenized"
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detokenize(Request):
+    """Asks for the text of tokens."""
+
+    type: ClassVar[str] = "detokenize"
+    tokens: tuple[Token, ...]
+    remove_special: bool = False
+    unparse_special: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detokenized(Answer):
+    """Text as bytes: it may end inside a UTF-8 sequence."""
+
+    type: ClassVar[str] = "detokenized"
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetTokenInfo(Request):
+    """Asks what tokens are."""
+
+    type: ClassVar[str] = "token_info"
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenInfos(Answer):
+    """What tokens are, in the order asked."""
+
+    type: ClassVar[str] = "token_infos"
+    tokens: tuple[TokenInfo, ...]
+
+
+# ---- which answers what, and the envelope -------------------------------------------------------
+
+ANSWER_OF: dict[type[Request], type[Answer]] = {
+    Ping: Pong,
+    GetHealth: Health,
+    Cancel: Cancelled,
+    Shutdown: Bye,
+    Inspect: Inspection,
+    Slice: SliceResult,
+    Load: Loaded,
+    Open: Opened,
+    Forward: Result,
+    Trim: Trimmed,
+    Close: Closed,
+    Tokenize: Tokenized,
+    Detokenize: Detokenized,
+    GetTokenInfo: TokenInfos,
+}
+
+WITHOUT_ID = (Hello, Error, Bye)
+"""Messages that may speak of the whole connection in place of one request."""
+
+ByType: TypeAlias = Mapping[str, type[Message]]
+
+
+def _by_type(*messages: type[Message]) -> ByType:
+    return {message.type: message for message in messages}
+
+
+TO_WORKER: ByType = _by_type(*ANSWER_OF)
+TO_HOST: ByType = _by_type(Hello, Progress, Error, *ANSWER_OF.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """A message and the id it travels with; None where it speaks of the whole connection."""
+
+    id: int | None
+    message: Message
+
+
+def decode_message(values: Mapping[str, object], known: ByType) -> Envelope:
+    """The message that a body holds; raises RemoteProtocolError (code `bad_message`) where it is not
+    valid."""
+    cls = known.get(_type_of(values))
+    if cls is None:
+        raise _bad_message(f"message of unknown type {values.get('type')!r}")
+    request_id = values.get("id")
+    if request_id is not None and (type(request_id) is not int or not 1 <= request_id < 2**64):
+        raise _bad_message(f"{cls.type!r} has id {request_id!r}, not an integer of at least 1")
+    if request_id is None and cls not in WITHOUT_ID:
+        raise _bad_message(f"{cls.type!r} has no id")
+    try:
+        return Envelope(id=request_id, message=cls.from_map(values))
+    except SchemaError as error:
+        raise _bad_message(f"{cls.type!r}: {error}") from error
+
+
+def encode_message(message: Message, request_id: int | None) -> tuple[dict[str, object], Buffer | None]:
+    """The map of a message, and its large value apart."""
+    values: dict[str, object] = {"type": message.type}
+    if request_id is not None or isinstance(message, Error):
+        values["id"] = request_id
+    values.update(message.to_map())
+    large = values.pop(message.large_key, None) if message.large_key else None
+    if large is not None and not isinstance(large, (bytes, bytearray, memoryview)):
+        raise LocalProtocolError(
+            f"{message.large_key!r} must be bytes or a memoryview, not {type(large).__name__}"
+        )
+    return values, large
+
+
+def _type_of(values: Mapping[str, object]) -> str:
+    try:
+        return as_text(values.get("type"))
+    except SchemaError as error:
+        raise _bad_message(f"message without a type: {error}") from error
+
+
+def _bad_message(text: str) -> RemoteProtocolError:
+    return RemoteProtocolError(text, code="bad_message")
