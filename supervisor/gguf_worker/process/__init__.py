@@ -1,0 +1,1 @@
+"""One child process: spawn, pipes, death, exit cause, stop ladder, stderr, release."""
