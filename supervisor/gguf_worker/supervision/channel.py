@@ -1,0 +1,364 @@
+"""Joins the sans-io connection to a worker's pipes: many requests in flight, each resolved exactly once."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import anyio
+
+from gguf_worker.errors import (
+    GgufWorkerError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RequestError,
+    RequestTimeout,
+    VersionMismatch,
+    WorkerStopped,
+)
+from gguf_worker.process.pipes import Descriptor
+from gguf_worker.process.transport import FrameWriter, Ticket, read_now, read_while
+from gguf_worker.protocol.connection import (
+    ByeReceived,
+    ConnectionState,
+    Event,
+    HelloReceived,
+    HostConnection,
+    Outgoing,
+    ProgressReceived,
+    Refused,
+    Resolved,
+)
+from gguf_worker.protocol.messages import (
+    Answer,
+    Bye,
+    Cancel,
+    Close,
+    Hello,
+    Opened,
+    Progress,
+    Request,
+    Shutdown,
+)
+
+logger = logging.getLogger("gguf_worker.supervision")
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
+ProgressCallback = Callable[[Progress], None]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Pending:
+    """A request that somebody waits for, and its outcome once there is one."""
+
+    request: Request
+    id: int
+    timeout_s: float
+    deadline: float
+    """Of the event loop's clock."""
+    on_progress: ProgressCallback | None = None
+    ticket: Ticket | None = None
+    _resolved: anyio.Event = field(default_factory=anyio.Event)
+    outcome: Answer | GgufWorkerError | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.outcome is not None
+
+    async def wait(self) -> None:
+        """Returns when there is an outcome."""
+        if not self.done:
+            await self._resolved.wait()
+
+    def resolve(self, outcome: Answer | GgufWorkerError) -> None:
+        assert self.outcome is None, f"request {self.id} was resolved twice"
+        self.outcome = outcome
+        self._resolved.set()
+
+    def fetch(self, answer: type[AnswerT]) -> AnswerT:
+        """The answer, whose kind the connection has checked; raises the error that took its place."""
+        if isinstance(self.outcome, GgufWorkerError):
+            raise self.outcome
+        assert isinstance(self.outcome, answer)
+        return self.outcome
+
+    def report(self, progress: Progress) -> None:
+        if self.on_progress is None:
+            return
+        try:
+            self.on_progress(progress)
+        except Exception:
+            logger.exception("the callback for progress failed")
+
+
+@dataclass(slots=True, kw_only=True)
+class Channel:
+    """Requests to one worker process, for as long as it lives.
+
+    `run_reader` and `run_writer` are run by the owner of the process, which also calls `end` once the
+    process is gone. Nothing in here waits without one of these three coming.
+    """
+
+    connection: HostConnection
+    stdin: Descriptor
+    stdout: Descriptor
+    on_fault: Callable[[RemoteProtocolError | VersionMismatch], None]
+    """The worker broke the protocol; its owner must end it."""
+    on_stream_end: Callable[[str], None]
+    """The worker closed its end of a pipe, as the text says; it should be gone soon."""
+    bye: Bye | None = None
+    _greeted: anyio.Event = field(default_factory=anyio.Event)
+    _refusal: RequestError | None = None
+    _pending: dict[int, Pending] = field(default_factory=dict)
+    _end: Callable[[], GgufWorkerError] | None = None
+    _writer: FrameWriter = field(init=False)
+    _last_unsent_id: int = 0
+    _next_look: float = math.inf
+    _look_sooner: anyio.Event = field(default_factory=anyio.Event)
+
+    def __post_init__(self) -> None:
+        self._writer = FrameWriter(
+            descriptor=self.stdin, on_broken=lambda: self.on_stream_end("it closed its stdin")
+        )
+
+    # ---- requests ----
+
+    async def hello(self) -> Hello:
+        """The worker's hello. Raises the error that the worker sent in its place, or how it ended."""
+        await self._greeted.wait()
+        if self.connection.hello is not None:
+            return self.connection.hello
+        raise self._refusal or self._ended_error()
+
+    @property
+    def refusal(self) -> RequestError | None:
+        """Why the worker gave up on the whole connection, where it said so."""
+        return self._refusal
+
+    @property
+    def in_flight(self) -> dict[int, str]:
+        """The ids and types of requests that somebody waits for."""
+        return self.connection.in_flight
+
+    def submit(
+        self,
+        request: Request,
+        timeout_s: float = math.inf,
+        on_progress: ProgressCallback | None = None,
+    ) -> Pending:
+        """Sends a request; its sender must wait for it or `abandon` it."""
+        if self._end is not None:
+            raise self._ended_error()
+        if self.connection.state is ConnectionState.STOPPING:
+            raise WorkerStopped(f"{request.type!r} was not sent: the worker is being stopped")
+        outgoing = self._register(request)
+        pending = Pending(
+            request=request,
+            id=outgoing.id,
+            timeout_s=timeout_s,
+            deadline=anyio.current_time() + timeout_s,
+            on_progress=on_progress,
+        )
+        self._pending[outgoing.id] = pending
+        if pending.deadline < self._next_look:
+            self._look_sooner.set()
+        if outgoing.buffers:
+            pending.ticket = self._writer.post(outgoing.buffers)
+        return pending
+
+    def _register(self, request: Request) -> Outgoing:
+        """Gives the request its id. Between the end of a connection and the end of its process nothing can be
+        sent; such a request waits, under an id of its own, to be told how the process ended."""
+        if self.connection.state in (ConnectionState.BROKEN, ConnectionState.CLOSED):
+            self._last_unsent_id -= 1
+            return Outgoing(id=self._last_unsent_id, buffers=[])
+        return self.connection.send(request)
+
+    async def request(
+        self,
+        request: Request,
+        answer: type[AnswerT],
+        *,
+        timeout_s: float,
+        on_progress: ProgressCallback | None = None,
+    ) -> AnswerT:
+        """Sends a request and waits for its answer.
+
+        Raises RequestError for an `error` frame, RequestTimeout after `timeout_s`, WorkerDied when the
+        worker dies first. When the deadline passes or the waiting task is cancelled, the worker is told to
+        cancel the request.
+        """
+        pending = self.submit(request, timeout_s, on_progress)
+        try:
+            await pending.wait()
+        except BaseException:
+            self.abandon(pending)
+            raise
+        return pending.fetch(answer)
+
+    def abandon(self, pending: Pending) -> None:
+        """Nobody waits for this request any more: it is taken back, or the worker is told to cancel it.
+
+        There is no await in here: it must also work in a task that is being cancelled.
+        """
+        if self._end is not None:
+            return
+        if pending.done:
+            self._undo(pending.outcome)
+            return
+        del self._pending[pending.id]
+        if pending.ticket is None or self._writer.withdraw(pending.ticket):
+            self.connection.forget(pending.id)
+            return
+        self.connection.abandon(pending.id)
+        if not pending.request.answered_by_control_thread:
+            self._send_unattended(Cancel(request=pending.id))
+
+    def ask_to_stop(self) -> bool:
+        """Sends the shutdown request; False where the connection cannot carry it."""
+        if self._end is not None or self.connection.state is not ConnectionState.OPEN:
+            return False
+        self._send_unattended(Shutdown())
+        return True
+
+    def close_input(self) -> None:
+        """Gives the worker its end of file."""
+        self._writer.close()
+
+    # ---- tasks of the owner ----
+
+    async def run_writer(self) -> None:
+        """Writes what could not be written at once."""
+        await self._writer.run()
+
+    async def run_reader(self) -> None:
+        """Reads frames until the end of the stream or the first fault."""
+        await read_while(self.stdout, self._on_readable)
+
+    async def run_deadlines(self) -> None:
+        """Fails the requests whose deadline has passed.
+
+        One task for all of them: it sleeps until the earliest deadline that it knows of, and is woken only
+        for an earlier one. A timer for each request would cost more than the request.
+        """
+        while True:
+            self._next_look = min((p.deadline for p in self._pending.values()), default=math.inf)
+            self._look_sooner = anyio.Event()
+            with anyio.CancelScope(deadline=self._next_look):
+                await self._look_sooner.wait()
+            self._expire(anyio.current_time())
+
+    def drain(self, max_bytes: int) -> None:
+        """Reads what an ended worker left in its pipe, without waiting for a process that holds the pipe
+        open."""
+        decoder = self.connection.decoder
+        taken = 0
+        while taken < max_bytes and self.connection.state not in (
+            ConnectionState.BROKEN,
+            ConnectionState.CLOSED,
+        ):
+            count = read_now(self.stdout, decoder.writable())
+            if count is None or not self._take(count):
+                return
+            taken += count
+
+    def end(self, error: Callable[[], GgufWorkerError]) -> None:
+        """The worker is gone: every request that waits fails once, and so does each one after it."""
+        self._end = error
+        waiting, self._pending = self._pending, {}
+        for pending in waiting.values():
+            pending.resolve(error())
+        self._greeted.set()
+
+    # ---- in ----
+
+    def _on_readable(self) -> bool:
+        count = read_now(self.stdout, self.connection.decoder.writable())
+        return count is None or self._take(count)
+
+    def _expire(self, now: float) -> None:
+        for pending in [p for p in self._pending.values() if p.deadline <= now]:
+            self.abandon(pending)
+            pending.resolve(_timeout(pending))
+
+    def _take(self, count: int) -> bool:
+        """Handles `count` bytes that were read; False when there is nothing more to read."""
+        if count == 0:
+            self._take_end_of_stream()
+            return False
+        try:
+            self.connection.decoder.received(count)
+            while (event := self.connection.next_event()) is not None:
+                self._handle(event)
+        except (RemoteProtocolError, VersionMismatch) as error:
+            self.on_fault(error)
+            return False
+        return True
+
+    def _take_end_of_stream(self) -> None:
+        """An end inside a frame is most often a crash in mid-write, so the exit status speaks first."""
+        try:
+            self.connection.end_of_stream()
+        except RemoteProtocolError as error:
+            self.on_stream_end(error.message)
+        else:
+            self.on_stream_end("it closed its stdout")
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case HelloReceived():
+                self._greeted.set()
+            case Refused(error=error):
+                self._refusal = error
+                self._greeted.set()
+            case ByeReceived(bye=bye):
+                self.bye = bye
+            case ProgressReceived(id=request_id, progress=progress):
+                if request_id in self._pending:
+                    self._pending[request_id].report(progress)
+            case Resolved():
+                self._resolve(event)
+
+    def _resolve(self, event: Resolved) -> None:
+        if isinstance(event.outcome, Bye):
+            self.bye = event.outcome
+        pending = self._pending.pop(event.id, None)
+        if pending is not None:
+            pending.resolve(event.outcome)
+        else:
+            self._undo(event.outcome)
+
+    def _undo(self, outcome: Answer | GgufWorkerError | None) -> None:
+        """An answer came that nobody fetches. Only an opened session outlives its request; nobody else
+        knows it."""
+        if isinstance(outcome, Opened):
+            self._send_unattended(Close(session=outcome.session))
+
+    def _send_unattended(self, request: Request) -> None:
+        """Sends a request whose answer nobody waits for."""
+        try:
+            outgoing = self.connection.send(request)
+        except (LocalProtocolError, RequestError) as error:
+            logger.debug("%s was not sent: %s", request.type, error)
+            return
+        self.connection.abandon(outgoing.id)
+        self._writer.post(outgoing.buffers)
+
+    def _ended_error(self) -> GgufWorkerError:
+        assert self._end is not None
+        return self._end()
+
+
+def _timeout(pending: Pending) -> RequestTimeout:
+    request: Any = pending.request
+    fields = {"request": str(pending.id), "type": request.type, "timeout_s": f"{pending.timeout_s:g}"}
+    if hasattr(request, "session"):
+        fields["session"] = str(request.session)
+    return RequestTimeout(
+        f"request {pending.id} ({request.type}) was not answered within {pending.timeout_s:g} s "
+        "and was cancelled",
+        fields=fields,
+    )

@@ -1,0 +1,162 @@
+"""A session: one sequence's KV in one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import anyio
+
+from gguf_worker._schema import Buffer
+from gguf_worker.errors import GgufWorkerError, LocalProtocolError, RequestError
+from gguf_worker.protocol.messages import Output, Result
+
+if TYPE_CHECKING:
+    from gguf_worker.supervision.worker import Worker
+
+CLOSE_DEADLINE_S = 5.0
+
+
+class Session:
+    """One sequence in one worker; it knows its position. One task at a time uses a session.
+
+    A forward that was cancelled or ran out of time may have been computed or not. The session then forgets,
+    before anything else, every row past the position that its user knows of.
+    """
+
+    def __init__(self, *, worker: Worker, session_id: int) -> None:
+        self._worker = worker
+        self._uncertain = False
+        self._closed = False
+        self.id = session_id
+        """The worker's number for it, never used twice in a worker's life."""
+        self.position = 0
+        """Rows that the session holds: where the next one goes."""
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} position={self.position} worker={self._worker!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.release()
+
+    async def forward(
+        self,
+        *,
+        tokens: Sequence[int] | None = None,
+        hidden: Buffer | None = None,
+        output: Output | str,
+    ) -> Result:
+        """Appends rows and gives what `output` names; more rows than one step takes go in pieces.
+
+        Where a later piece fails, the rows of the earlier ones stay; `position` says how many there are.
+        """
+        output = Output(output)
+        pieces = list(self._pieces(tokens, hidden, self._worker.max_rows(output)))
+        results = []
+        for index, (some_tokens, some_hidden) in enumerate(pieces):
+            last = index == len(pieces) - 1
+            results.append(
+                await self.forward_piece(
+                    tokens=some_tokens,
+                    hidden=some_hidden,
+                    output=output if last or output in _OF_EVERY_ROW else Output.NONE,
+                )
+            )
+        return results[0] if len(results) == 1 else join_results(results)
+
+    async def forward_piece(
+        self,
+        *,
+        tokens: Sequence[int] | None = None,
+        hidden: Buffer | None = None,
+        output: Output | str,
+    ) -> Result:
+        """Appends rows in one request, as they are."""
+        await self._resolve_uncertainty()
+        self._uncertain = True
+        try:
+            result = await self._worker.forward(
+                session=self.id, position=self.position, output=output, tokens=tokens, hidden=hidden
+            )
+        except (RequestError, LocalProtocolError):
+            self._uncertain = False  # refused or undone: the session is as it was
+            raise
+        self._uncertain = False
+        self.position = result.length
+        return result
+
+    async def trim(self, position: int) -> int:
+        """Forgets every row from `position` on; gives the KV cells that became free."""
+        if position > self.position:
+            raise LocalProtocolError(
+                f"session {self.id} has {self.position} rows and cannot be trimmed to {position}",
+                fields={"expected": f"at most {self.position}", "actual": str(position)},
+            )
+        trimmed = await self._worker.trim(session=self.id, position=position)
+        self._uncertain = False
+        self.position = trimmed.length
+        return trimmed.kv_cells_freed
+
+    async def close(self) -> int:
+        """Ends the session; gives the KV cells that became free, 0 where it was closed before."""
+        if self._closed:
+            return 0
+        self._closed = True
+        return (await self._worker.close_session(session=self.id)).kv_cells_freed
+
+    async def release(self) -> None:
+        """Ends the session whatever happened before: shielded, bounded, and content where the worker is
+        gone."""
+        with anyio.move_on_after(CLOSE_DEADLINE_S, shield=True):
+            try:
+                await self.close()
+            except GgufWorkerError:
+                return  # a worker that is gone or stuck holds no session that anybody could still use
+
+    async def _resolve_uncertainty(self) -> None:
+        if self._uncertain:
+            await self.trim(self.position)
+
+    def _pieces(
+        self, tokens: Sequence[int] | None, hidden: Buffer | None, most: int
+    ) -> Iterator[tuple[Sequence[int] | None, Buffer | None]]:
+        if tokens is not None and hidden is None:
+            for start in range(0, max(1, len(tokens)), most):
+                yield tokens[start : start + most], None
+        elif hidden is not None and tokens is None:
+            rows = memoryview(hidden).cast("B") if len(hidden) else memoryview(b"")
+            step = most * 4 * self._worker.model.n_embd
+            for start in range(0, max(1, len(rows)), step):
+                yield None, rows[start : start + step]
+        else:
+            raise LocalProtocolError("forward: exactly one of 'tokens' and 'hidden' must be there")
+
+
+_OF_EVERY_ROW = (Output.HIDDEN, Output.LOGITS_ALL)
+
+
+def join_results(results: Sequence[Result]) -> Result:
+    """The results of pieces that followed each other, as one."""
+    last = results[-1]
+    return Result(
+        session=last.session,
+        length=last.length,
+        kv_cells=sum(result.kv_cells for result in results),
+        output=last.output,
+        queue_us=sum(result.queue_us for result in results),
+        compute_us=sum(result.compute_us for result in results),
+        batch_rows=max(result.batch_rows for result in results),
+        rows=sum(result.rows for result in results),
+        columns=last.columns,
+        hidden=None if last.hidden is None else b"".join(result.hidden or b"" for result in results),
+        logits=None if last.logits is None else b"".join(result.logits or b"" for result in results),
+        token=last.token,
+        logprob=last.logprob,
+        end_of_generation=last.end_of_generation,
+    )

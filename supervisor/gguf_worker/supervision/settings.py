@@ -1,0 +1,43 @@
+"""How a worker is run and how long each wait may take."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gguf_worker.process.stop import StopDeadlines
+from gguf_worker.protocol.limits import DEFAULT_MAX_FRAME_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """Settings of the supervision; none of them changes a result. Times are in seconds."""
+
+    executable: str | os.PathLike[str] | None = None
+    """The worker's executable; None finds the one that came with the package."""
+    hello_timeout_s: float = 30.0
+    """From the spawn to hello. Loading a GPU library takes seconds; loading a model comes later."""
+    load_stall_timeout_s: float = 60.0
+    """How long a load, slice or inspection may go on without any progress. There is no limit on a slow
+    one."""
+    request_timeout_s: float = 120.0
+    """For each request that the worker's execution thread answers, waiting in its queue included."""
+    control_timeout_s: float = 10.0
+    """For ping, health and cancel, which the control thread answers at once."""
+    end_of_stream_grace_s: float = 2.0
+    """How long a worker may live on after it closed its end of the pipe."""
+    stop: StopDeadlines = field(default_factory=StopDeadlines)
+    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    stderr_lines: int = 50
+    """Last lines of stderr that are kept for reports."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Added to the environment that the worker inherits."""
+
+
+def default_cache_dir() -> Path:
+    """$GGUF_WORKER_CACHE, else $XDG_CACHE_HOME/gguf-worker, else ~/.cache/gguf-worker."""
+    if chosen := os.environ.get("GGUF_WORKER_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "gguf-worker"

@@ -1,0 +1,45 @@
+"""What a worker shall hold."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import KW_ONLY, dataclass, field
+
+from gguf_worker.identity import Recipe
+from gguf_worker.protocol.messages import Load
+from gguf_worker.supervision.settings import default_cache_dir
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSpec:
+    """One shard and how it is executed."""
+
+    model: str
+    """A GGUF file, the first file of a split set, an exported slice; or a fake engine's specification."""
+    _: KW_ONLY
+    layers: tuple[int, int] = (0, 0)
+    """`[start, end)`; end 0 means up to the model's last layer."""
+    recipe: Recipe = field(default_factory=Recipe)
+    artifact: str | None = None
+    """sha256 that the artifact must have, where it is known."""
+    engine: str = "llama"
+    max_sessions: int = 4
+    mmap: bool = True
+    mlock: bool = False
+    cache_dir: str | None = None
+    """Where shard files and digests are kept; None is the default cache folder."""
+    fault_plan: str | None = None
+    """Failures to make on purpose; fake engine only."""
+
+    def load_request(self) -> Load:
+        """The request that loads it."""
+        return Load(
+            model=os.fspath(self.model),
+            layers=self.layers,
+            recipe=self.recipe,
+            artifact=self.artifact,
+            max_sessions=self.max_sessions,
+            mmap=self.mmap,
+            mlock=self.mlock,
+            cache_dir=self.cache_dir or str(default_cache_dir()),
+        )

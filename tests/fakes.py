@@ -1,0 +1,23 @@
+"""Specifications of the fake engine, and its arithmetic in Python to compare with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gguf_worker import ShardSpec, StopDeadlines, WorkerSettings
+
+LAYERS = 12
+MODEL = f"fake:layers={LAYERS},embd=8,vocab=256"
+
+SETTINGS = WorkerSettings(
+    hello_timeout_s=30.0, load_stall_timeout_s=30.0, request_timeout_s=30.0, control_timeout_s=30.0
+)
+"""Deadlines that only a broken worker meets."""
+
+IMPATIENT = StopDeadlines(request_s=0.2, eof_s=0.2, terminate_s=5.0, kill_s=10.0)
+"""For workers that are known not to heed the first rungs."""
+
+
+def spec(layers: tuple[int, int] = (0, 0), **changes: Any) -> ShardSpec:
+    """A shard of the fake model."""
+    return ShardSpec(MODEL, layers=layers, engine="fake", **changes)

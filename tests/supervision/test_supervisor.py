@@ -1,0 +1,175 @@
+"""The supervisor as a whole: refusals, many at once, both event loops, no leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+import leaks
+from fakes import SETTINGS, spec
+from gguf_worker import Identity, Progress, Recipe, StopRung, Supervisor, WorkerState, inspect, slice_artifact
+from gguf_worker.errors import RequestError
+
+pytestmark = pytest.mark.anyio
+
+UVLOOP = {"use_uvloop": True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _libuv_is_initialised() -> None:
+    """libuv opens one pipe for the whole process the first time it is used; no test shall be blamed for
+    it."""
+    anyio.run(anyio.sleep, 0, backend_options=UVLOOP)
+
+
+async def test_supervisor_shows_state_pid_identity_and_restarts() -> None:
+    """What a supervisor is can be seen from outside at any time."""
+    supervisor = Supervisor(spec(), settings=SETTINGS)
+    assert repr(supervisor) == "<Supervisor starting pid=None identity=None restarts=0>"
+    async with supervisor as worker:
+        assert supervisor.worker is worker
+        assert (
+            repr(supervisor) == f"<Supervisor ready pid={worker.pid} identity={worker.identity} restarts=0>"
+        )
+    assert supervisor.state is WorkerState.STOPPED
+    with pytest.raises(RuntimeError, match="entered once"):
+        await supervisor.__aenter__()
+
+
+async def test_supervisor_stops_its_worker_by_request_and_measures_the_release() -> None:
+    """A healthy worker goes when asked, says what it released, and everything is verified."""
+    supervisor = Supervisor(spec(), settings=SETTINGS)
+    async with supervisor as worker:
+        session = await worker.open_session()
+        await session.forward(tokens=[2, 3, 4], output="none")
+        memory = worker.memory
+    release = supervisor.release
+    assert release is not None
+    assert release.stop_rung is StopRung.REQUEST
+    assert (release.process_reaped, release.descriptors_closed, release.group_empty) == (True, True, True)
+    assert release.unreleased == ()
+    assert release.bye is not None
+    assert (release.bye.sessions, release.bye.kv_cells) == (1, 3)
+    assert release.bye.weights_bytes == memory.weights_bytes
+
+
+async def test_supervisor_reports_progress_of_the_load() -> None:
+    """Progress says phase, bytes done and bytes in all; a callback that fails stops nothing."""
+    seen: list[Progress] = []
+
+    def report(progress: Progress) -> None:
+        seen.append(progress)
+        raise ValueError("a listener's mistake")
+
+    async with Supervisor(spec(), settings=SETTINGS, on_progress=report) as worker:
+        assert await worker.ping() > 0
+    load = [progress for progress in seen if progress.phase == "load"]
+    assert load[0].done == 0
+    assert load[-1].done == load[-1].total > 0
+
+
+async def test_second_load_is_refused_and_disturbs_nothing() -> None:
+    """A worker holds one identity for its life, whatever a second load asks for."""
+    async with Supervisor(spec(), settings=SETTINGS) as worker:
+        session = await worker.open_session()
+        before = await session.forward(tokens=[2, 3], output="logits")
+        for again in (spec(), spec((0, 6))):
+            with pytest.raises(RequestError) as caught:
+                await worker.load(again)
+            assert caught.value.code == "identity"
+        await session.trim(0)
+        assert (await session.forward(tokens=[2, 3], output="logits")).logits == before.logits
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda mine: replace(mine, artifact="0" * 64), "artifact"),
+        (lambda mine: replace(mine, start=1), "start"),
+        (lambda mine: replace(mine, end=11), "end"),
+        (lambda mine: replace(mine, recipe=replace(mine.recipe, n_ctx=8192)), "recipe.n_ctx"),
+        (lambda mine: replace(mine, recipe=replace(mine.recipe, flash_attn=False)), "recipe.flash_attn"),
+    ],
+    ids=["artifact", "start", "end", "n_ctx", "flash_attn"],
+)
+async def test_open_of_another_identity_is_refused_with_both_values(
+    change: Callable[[Identity], Identity], field: str
+) -> None:
+    """The field that differs is named with what was asked and what is loaded; other sessions go on."""
+    async with Supervisor(spec(), settings=SETTINGS) as worker:
+        session = await worker.open_session()
+        await session.forward(tokens=[2], output="none")
+        with pytest.raises(RequestError) as caught:
+            await worker.open_session(identity=change(worker.identity))
+        assert caught.value.code == "identity"
+        assert caught.value.fields.keys() == {f"{field}.expected", f"{field}.actual"}
+        assert (await session.forward(tokens=[3], output="none")).length == 2
+
+
+async def test_threads_left_to_the_engine_or_not() -> None:
+    """A recipe without a number of threads takes what the engine chose; one with a number gets it."""
+    async with Supervisor(spec(recipe=Recipe(n_threads=0)), settings=SETTINGS) as worker:
+        assert worker.identity.recipe.n_threads >= 1
+    async with Supervisor(spec(recipe=Recipe(n_threads=3)), settings=SETTINGS) as worker:
+        assert worker.identity.recipe.n_threads == 3
+
+
+async def test_several_supervisors_share_one_loop() -> None:
+    """Supervisors in one event loop start, serve and stop independently."""
+    pids = set()
+
+    async def run(index: int) -> None:
+        async with Supervisor(spec((0, index + 1)), settings=SETTINGS) as worker:
+            pids.add(worker.pid)
+            assert worker.identity.end == index + 1
+            for _ in range(20):
+                await worker.ping()
+
+    async with anyio.create_task_group() as tasks:
+        for index in range(4):
+            tasks.start_soon(run, index)
+    assert len(pids) == 4
+
+
+async def test_supervisor_leaves_nothing_after_many_lives() -> None:
+    """Starting and stopping again and again leaves no process and no descriptor."""
+    with leaks.nothing_left():
+        for _ in range(10):
+            async with Supervisor(spec(), settings=SETTINGS) as worker:
+                await worker.ping()
+
+
+def test_supervisor_works_on_uvloop() -> None:
+    """An embedding program may use another event loop."""
+    supervisor = Supervisor(spec(), settings=SETTINGS)
+
+    async def run() -> None:
+        async with supervisor as worker:
+            text = bytes(range(1, 256)) * 10_000
+            assert len(await worker.tokenize(text, add_special=False)) == len(text)
+            async with await worker.open_session() as session:
+                assert (await session.forward(tokens=[2, 3], output="token")).length == 2
+
+    anyio.run(run, backend_options=UVLOOP)
+    assert supervisor.exit is not None
+    assert supervisor.exit.stop_rung is StopRung.REQUEST
+
+
+async def test_inspect_and_slice_need_a_worker_for_one_answer(tmp_path: Path) -> None:
+    """An artifact is parsed in a worker of its own, which is gone afterwards."""
+    seen: list[Progress] = []
+    found = await inspect(spec().model, engine="fake", settings=SETTINGS, on_progress=seen.append)
+    assert (found.n_layer, len(found.layer_bytes), found.supported, found.slice) == (12, 12, True, None)
+    output = tmp_path / "part.slice"
+    result = await slice_artifact(spec().model, (3, 7), output, engine="fake", settings=SETTINGS)
+    assert result.bytes == output.stat().st_size
+    part = await inspect(output, engine="fake", settings=SETTINGS)
+    assert (part.slice, part.artifact) == ((3, 7), found.artifact)
+    with pytest.raises(RequestError) as caught:
+        await slice_artifact(spec().model, (3, 70), tmp_path / "no.slice", engine="fake", settings=SETTINGS)
+    assert caught.value.code == "range"
+    assert leaks.children() == set()
