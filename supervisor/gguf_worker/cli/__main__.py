@@ -1,0 +1,5 @@
+"""`python -m gguf_worker.cli` is the command `gguf-worker`."""
+
+from gguf_worker.cli.app import main
+
+main()

@@ -1,0 +1,64 @@
+"""Layer ranges as people write them, and how a model is divided into shards. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from gguf_worker.cli.errors import CommandError
+
+Range = tuple[int, int]
+"""Layers `[start, end)`."""
+
+
+def parse_layers(text: str) -> Range:
+    """`"8:16"` is layers 8 to 15. Raises CommandError."""
+    start, colon, end = text.partition(":")
+    if not (colon and start.isdecimal() and end.isdecimal()):
+        raise CommandError(f"--layers {text!r} is not a range", remedy="write START:END, such as 0:16")
+    layers = int(start), int(end)
+    if layers[0] >= layers[1]:
+        raise CommandError(
+            f"--layers {text} is empty", remedy="END is one past the last layer, so it is larger"
+        )
+    return layers
+
+
+def parse_cuts(text: str) -> tuple[int, ...]:
+    """`"10,20"` cuts before layer 10 and before layer 20. Raises CommandError."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise CommandError(f"--cuts {text!r} is not a list of layers", remedy="write it as 10,20")
+    cuts = tuple(int(word) for word in words)
+    if any(first >= second for first, second in pairwise((0, *cuts))):
+        raise CommandError(
+            f"--cuts {text} does not rise from 1", remedy="write each cut once, smallest first"
+        )
+    return cuts
+
+
+def ranges_of_cuts(cuts: Sequence[int], n_layer: int) -> tuple[Range, ...]:
+    """The shards between the cuts. Raises CommandError for a cut outside the model."""
+    if cuts and cuts[-1] >= n_layer:
+        raise CommandError(
+            f"cut {cuts[-1]} is outside the model, which has {n_layer} layers",
+            remedy=f"cuts lie between 1 and {n_layer - 1}",
+        )
+    return tuple(pairwise((0, *cuts, n_layer)))
+
+
+def even_ranges(n_shards: int, n_layer: int, cut_period: int = 1) -> tuple[Range, ...]:
+    """`n_shards` ranges whose lengths differ by one period at most, the longer ones first.
+
+    Raises CommandError when the model has fewer periods than shards.
+    """
+    n_periods = n_layer // cut_period if cut_period else 1
+    if n_shards > n_periods:
+        raise CommandError(
+            f"{n_shards} shards are more than a model of {n_layer} layers can be cut into",
+            remedy=f"ask for {n_periods} shards at most",
+        )
+    whole, longer = divmod(n_periods, n_shards)
+    lengths = [(whole + (shard < longer)) * cut_period for shard in range(n_shards)]
+    cuts = [sum(lengths[:shard]) for shard in range(1, n_shards)]
+    return ranges_of_cuts(cuts, n_layer)

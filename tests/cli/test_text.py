@@ -1,0 +1,46 @@
+"""Figures and sizes as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gguf_worker.cli.errors import CommandError
+from gguf_worker.cli.text import parse_size, plain_table, rate, size
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5.0 TiB")],
+)
+def test_size_shown_in_binary_units(n_bytes: int, text: str) -> None:
+    """Sizes are shown in the largest unit that leaves at least one."""
+    assert size(n_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"),
+    [("0", 0), ("512", 512), ("4K", 4096), ("1.5m", 3 << 19), ("10G", 10 << 30), ("2 GiB", 2 << 30)],
+)
+def test_size_read_from_text(text: str, n_bytes: int) -> None:
+    """A size is a number and a binary unit, with or without B."""
+    assert parse_size(text) == n_bytes
+
+
+@pytest.mark.parametrize("text", ["", "G", "ten", "-1", "1P", "1 2"])
+def test_size_refused_when_not_a_size(text: str) -> None:
+    """Anything else is refused with the way to write it."""
+    with pytest.raises(CommandError, match="is not a size"):
+        parse_size(text)
+
+
+def test_rate_unknown_when_nothing_was_measured() -> None:
+    """Without things or without time there is no rate, rather than a zero or a division."""
+    assert rate(0, 1.0) is None
+    assert rate(3, 0.0) is None
+    assert rate(3, 2.0) == 1.5
+
+
+def test_plain_table_lines_up() -> None:
+    """Every line of a table has the same width, numbers to the right."""
+    lines = plain_table(("layers", "pid"), [("0:10", "7"), ("10:20", "12345")]).splitlines()
+    assert lines == ["layers    pid", "  0:10      7", " 10:20  12345"]
