@@ -25,7 +25,7 @@ def specs(
         ShardSpec(
             model=str(model),
             layers=layers,
-            recipe=Recipe(n_ubatch=n_ubatch),
+            recipe=Recipe(n_ubatch=n_ubatch, n_threads=THREADS),
             cache_dir=str(cache_dir),
         )
         for layers in pairwise((0, *cuts, n_layer))
