@@ -111,7 +111,9 @@ static void folder_of(char *out, const char *path) {
 shard_status files_write_error(const char *path, int error_number, uint64_t needed,
                                shard_error *error) {
     if (error_number != ENOSPC && error_number != EDQUOT && error_number != EFBIG) {
-        shard_fail(error, SHARD_ERR_IO, "cannot write %s: %s", path, strerror(error_number));
+        shard_fail(error, SHARD_ERR_IO, "cannot write %s: %s; %s", path, strerror(error_number),
+                   error_number == ENOENT ? "make its folder, or choose another"
+                                          : "check permissions and disk, or choose another folder");
         shard_error_add(error, "path", "%s", path);
         return error->status;
     }
