@@ -8,14 +8,16 @@
 #ifndef FAKE_CELLS_H
 #define FAKE_CELLS_H
 
+#include "fake_vocabulary.h"
 #include "shard_engine.h"
 
 #define FAKE_NO_CELL UINT32_MAX
 
 typedef struct fake_session {
     bool open;
-    uint32_t length;    /* rows, and so cells */
-    uint32_t last_cell; /* of row length - 1, or FAKE_NO_CELL */
+    uint32_t length;                 /* rows, and so cells */
+    uint32_t last_cell;              /* of row length - 1, or FAKE_NO_CELL */
+    char text[FAKE_TOKEN_TEXT_SIZE]; /* of the token drawn last */
 } fake_session;
 
 typedef struct fake_cells {

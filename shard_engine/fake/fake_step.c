@@ -108,8 +108,12 @@ static void finish_entry(shard_engine *engine, const uint32_t *rows, bool poison
         return;
     }
     step_rules_deliver(description, output, entry);
-    entry->end_of_generation =
-        entry->output == SHARD_OUTPUT_TOKEN && entry->token == FAKE_TOKEN_EOS;
+    if (entry->output == SHARD_OUTPUT_TOKEN) {
+        entry->end_of_generation = entry->token == FAKE_TOKEN_EOS;
+        char *text = session_of(engine, entry)->text;
+        entry->n_text_bytes = fake_token_text(entry->token, false, text);
+        entry->text = entry->n_text_bytes > 0 ? text : NULL;
+    }
 }
 
 static void finish_all(shard_engine *engine, shard_step_entry *entries, uint32_t n_entries) {

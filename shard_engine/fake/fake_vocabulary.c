@@ -108,8 +108,7 @@ shard_status fake_tokenize(uint32_t n_vocab, const char *text, uint32_t n_bytes,
     return shard_ok(error);
 }
 
-/* The bytes of one token; none for control tokens (unless unparsed) and for ids past the bytes. */
-static uint32_t token_text(int32_t token, bool unparse_special, char text[8]) {
+uint32_t fake_token_text(int32_t token, bool unparse_special, char text[FAKE_TOKEN_TEXT_SIZE]) {
     if (token < N_CONTROL) {
         const size_t length = unparse_special ? strlen(CONTROL_TEXT[token]) : 0;
         memcpy(text, CONTROL_TEXT[token], length);
@@ -122,7 +121,7 @@ static uint32_t token_text(int32_t token, bool unparse_special, char text[8]) {
 shard_status fake_detokenize(uint32_t n_vocab, const int32_t *tokens, uint32_t n_tokens,
                              bool remove_special, bool unparse_special, char *text,
                              uint32_t capacity, uint32_t *n_bytes, shard_error *error) {
-    char piece[8];
+    char piece[FAKE_TOKEN_TEXT_SIZE];
     const uint32_t first = remove_special && n_tokens > 0 && tokens[0] == FAKE_TOKEN_BOS ? 1 : 0;
     uint32_t end = n_tokens;
     if (remove_special && end > first && tokens[end - 1] == FAKE_TOKEN_EOS) {
@@ -136,7 +135,7 @@ shard_status fake_detokenize(uint32_t n_vocab, const int32_t *tokens, uint32_t n
         }
     }
     for (uint32_t i = first; i < end; i++) {
-        needed += token_text(tokens[i], unparse_special, piece);
+        needed += fake_token_text(tokens[i], unparse_special, piece);
     }
     *n_bytes = needed;
     if (needed > capacity) {
@@ -144,7 +143,7 @@ shard_status fake_detokenize(uint32_t n_vocab, const int32_t *tokens, uint32_t n
     }
     uint32_t offset = 0;
     for (uint32_t i = first; i < end; i++) {
-        const uint32_t length = token_text(tokens[i], unparse_special, piece);
+        const uint32_t length = fake_token_text(tokens[i], unparse_special, piece);
         for (uint32_t k = 0; k < length; k++) {
             text[offset++] = piece[k];
         }

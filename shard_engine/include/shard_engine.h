@@ -276,14 +276,17 @@ typedef struct shard_step_entry {
     const float *hidden;   /* n_rows hidden rows on every other stage, else NULL */
     shard_output output;
     /* out */
-    shard_status status;     /* of this entry alone; others in the step are not disturbed */
-    const float *rows;       /* hidden rows or logits; borrowed until the engine's next call */
-    uint32_t n_rows_out;     /* rows in `rows` */
-    uint32_t n_columns_out;  /* values per row: n_embd or n_vocab */
-    int32_t token;           /* sampled token, else -1 */
-    float logprob;           /* natural logarithm of its probability over the whole vocabulary */
-    bool end_of_generation;  /* the sampled token ends a generation */
-    uint32_t length;         /* the session's length afterwards */
+    shard_status status;    /* of this entry alone; others in the step are not disturbed */
+    const float *rows;      /* hidden rows or logits; borrowed until the engine's next call */
+    uint32_t n_rows_out;    /* rows in `rows` */
+    uint32_t n_columns_out; /* values per row: n_embd or n_vocab */
+    int32_t token;          /* sampled token, else -1 */
+    float logprob;          /* natural logarithm of its probability over the whole vocabulary */
+    bool end_of_generation; /* the sampled token ends a generation */
+    const char *text;       /* the bytes that the sampled token adds to a text, which may end inside
+                               a UTF-8 sequence; borrowed until the engine's next call */
+    uint32_t n_text_bytes;  /* 0 where it adds none, as control tokens do */
+    uint32_t length;        /* the session's length afterwards */
     uint32_t kv_cells_taken; /* KV cells that this entry took */
     shard_error error;       /* filled where status is not SHARD_OK */
 } shard_step_entry;

@@ -14,6 +14,7 @@ typedef struct kv_session {
     bool is_open;
     uint32_t length;
     shard_sampling sampling;
+    text_buffer text; /* of the token drawn last */
 } kv_session;
 
 struct shard_engine {

@@ -363,6 +363,9 @@ void engine_close(shard_engine *engine) {
     llama_free(engine->context);
     llama_model_free(engine->model);
     observer_free(engine->observer);
+    for (uint32_t i = 0; engine->sessions != NULL && i < engine->description.max_sessions; i++) {
+        free(engine->sessions[i].text.data);
+    }
     free(engine->sessions);
     free(engine);
 }

@@ -23,7 +23,8 @@ shard_status engine_session_open(shard_engine *engine, const shard_sampling *sam
     }
     for (uint32_t id = 0; id < most; id++) {
         if (!engine->sessions[id].is_open) {
-            engine->sessions[id] = (kv_session){.is_open = true};
+            engine->sessions[id].is_open = true;
+            engine->sessions[id].length = 0;
             engine->sessions[id].sampling = sampling != NULL ? *sampling : (shard_sampling){0};
             *out = (shard_session_id)id;
             return shard_ok(error);

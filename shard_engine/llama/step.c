@@ -84,6 +84,22 @@ static void fail_all(shard_engine *engine, shard_step_entry *entries, uint32_t n
     }
 }
 
+/* What the drawn token is. When it cannot be told, the entry has failed and keeps nothing. */
+static shard_status describe_token(shard_engine *engine, shard_step_entry *entry) {
+    text_buffer *text = &engine->sessions[entry->session].text;
+    entry->end_of_generation = llama_vocab_is_eog(engine->vocabulary.vocab, entry->token);
+    entry->status = vocabulary_token_text(&engine->vocabulary, entry->token, text,
+                                          &entry->n_text_bytes, &entry->error);
+    if (entry->status != SHARD_OK) {
+        entry->token = -1;
+        entry->length -= entry->n_rows;
+        entry->kv_cells_taken = 0;
+        return entry->status;
+    }
+    entry->text = entry->n_text_bytes > 0 ? text->data : NULL;
+    return SHARD_OK;
+}
+
 /* `rows` are the entry's own: the ones that step_rules_rows_out asks for. */
 static void finish_entry(shard_engine *engine, shard_step_entry *entry, const float *rows) {
     const shard_description *description = &engine->description;
@@ -95,9 +111,9 @@ static void finish_entry(shard_engine *engine, shard_step_entry *entry, const fl
         return;
     }
     step_rules_deliver(description, rows, entry);
-    if (entry->output == SHARD_OUTPUT_TOKEN) {
-        entry->end_of_generation =
-            llama_vocab_is_eog(llama_model_get_vocab(engine->model), entry->token);
+    if (entry->output == SHARD_OUTPUT_TOKEN && describe_token(engine, entry) != SHARD_OK) {
+        forget(engine, entry);
+        return;
     }
     engine->sessions[entry->session].length = entry->length;
     engine->kv_cells_used += entry->n_rows;

@@ -3,6 +3,7 @@
 #include "error.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void vocabulary_init_lazy(lazy_vocabulary *vocabulary, const shard_artifact *artifact) {
@@ -113,6 +114,32 @@ shard_status vocabulary_detokenize(lazy_vocabulary *vocabulary, const int32_t *t
     return take_count(llama_detokenize(vocabulary->vocab, tokens, (int32_t)n_tokens, text,
                                        (int32_t)capacity, remove_special, unparse_special),
                       capacity, n_bytes, error);
+}
+
+static shard_status grow(text_buffer *buffer, int32_t capacity, shard_error *error) {
+    char *data = realloc(buffer->data, (size_t)capacity);
+    if (data == NULL) {
+        return shard_fail(error, SHARD_ERR_MEMORY, "no memory for a token's text of %d bytes",
+                          capacity);
+    }
+    *buffer = (text_buffer){data, capacity};
+    return SHARD_OK;
+}
+
+shard_status vocabulary_token_text(const lazy_vocabulary *vocabulary, int32_t token,
+                                   text_buffer *buffer, uint32_t *n_bytes, shard_error *error) {
+    int32_t count =
+        llama_token_to_piece(vocabulary->vocab, token, buffer->data, buffer->capacity, 0, false);
+    *n_bytes = 0;
+    if (count < 0) { /* the negated size that it needs */
+        if (grow(buffer, -count, error) != SHARD_OK) {
+            return error->status;
+        }
+        count = llama_token_to_piece(vocabulary->vocab, token, buffer->data, buffer->capacity, 0,
+                                     false);
+    }
+    *n_bytes = (uint32_t)count;
+    return SHARD_OK;
 }
 
 shard_status vocabulary_token_info(lazy_vocabulary *vocabulary, int32_t token,

@@ -15,6 +15,12 @@ typedef struct lazy_vocabulary {
     uint64_t offset;
 } lazy_vocabulary;
 
+/* Bytes that grow as needed and are kept for the next use. */
+typedef struct text_buffer {
+    char *data;
+    int32_t capacity;
+} text_buffer;
+
 /* Names the place of a vocabulary that is loaded on demand. */
 void vocabulary_init_lazy(lazy_vocabulary *vocabulary, const shard_artifact *artifact);
 void vocabulary_free(lazy_vocabulary *vocabulary);
@@ -29,6 +35,10 @@ shard_status vocabulary_detokenize(lazy_vocabulary *vocabulary, const int32_t *t
                                    uint32_t n_tokens, bool remove_special, bool unparse_special,
                                    char *text, uint32_t capacity, uint32_t *n_bytes,
                                    shard_error *error);
+/* The bytes that one token adds to a text, into `buffer`; `*n_bytes` is 0 for tokens that add none.
+ * The vocabulary must be there. SHARD_ERR_MEMORY. */
+shard_status vocabulary_token_text(const lazy_vocabulary *vocabulary, int32_t token,
+                                   text_buffer *buffer, uint32_t *n_bytes, shard_error *error);
 shard_status vocabulary_token_info(lazy_vocabulary *vocabulary, int32_t token,
                                    shard_token_info *info, shard_error *error);
 shard_status vocabulary_describe(lazy_vocabulary *vocabulary, shard_vocabulary *out,

@@ -115,6 +115,8 @@ static void clear_results(shard_step_entry *entry) {
     entry->token = -1;
     entry->logprob = 0.0f;
     entry->end_of_generation = false;
+    entry->text = NULL;
+    entry->n_text_bytes = 0;
     entry->length = 0;
     entry->kv_cells_taken = 0;
     shard_ok(&entry->error);

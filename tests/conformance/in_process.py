@@ -42,6 +42,7 @@ def _answer(result: Result) -> Answer | ShardError:
         token=result.token,
         logprob=result.logprob,
         end_of_generation=result.end_of_generation,
+        text=result.text,
         length=result.length,
         kv_cells=result.kv_cells_taken,
     )

@@ -88,6 +88,7 @@ class Answer:
     token: int | None
     logprob: float
     end_of_generation: bool
+    text: bytes
     length: int
     kv_cells: int
 

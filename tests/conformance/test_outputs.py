@@ -9,7 +9,8 @@ from conformance.shard import OpenShard, Subject
 
 
 def test_output_token_is_the_most_likely_one(subject: Subject, open_shard: OpenShard) -> None:
-    """Greedy is the argmax of the logits, the lowest id among equals, with its log-probability."""
+    """Greedy is the argmax of the logits, the lowest id among equals, with its log-probability and the
+    bytes that it adds to a text."""
     shard = open_shard(subject)
     sampled, observed = shard.open_session(), shard.open_session()
     tokens, position = list(subject.model.prompts[0]), 0
@@ -24,6 +25,8 @@ def test_output_token_is_the_most_likely_one(subject: Subject, open_shard: OpenS
         assert answer.logprob == pytest.approx(expected[answer.token], abs=1e-5)
         assert answer.end_of_generation == shard.token_info(answer.token).end_of_generation
         assert (answer.values, answer.n_rows) == (b"", 0)
+        anchor = shard.detokenize([tokens[-1]])
+        assert answer.text == shard.detokenize([tokens[-1], answer.token])[len(anchor) :]
         position += len(tokens)
         tokens = [answer.token]
 

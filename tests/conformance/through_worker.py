@@ -151,6 +151,7 @@ def _answer(result: messages.Result) -> Answer:
         token=None if result.token < 0 else result.token,
         logprob=result.logprob,
         end_of_generation=result.end_of_generation,
+        text=result.text,
         length=result.length,
         kv_cells=result.kv_cells,
     )

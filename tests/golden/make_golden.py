@@ -467,7 +467,8 @@ def answers() -> Iterator[Golden]:
     yield say("result_hidden", result(14, "hidden", rows=2, columns=4, hidden=hidden_rows()))
     yield say("result_logits", result(14, "logits", rows=1, columns=4, logits=hidden_rows()[:16]))
     yield say("result_logits_all", result(14, "logits_all", rows=2, columns=4, logits=hidden_rows()))
-    yield say("result_token", result(15, "token", token=198, logprob=-0.5, end_of_generation=False))
+    drawn = {"token": 198, "logprob": -0.5, "end_of_generation": False, "text": b" a\xc3"}
+    yield say("result_token", result(15, "token", **drawn))
     yield say("trimmed", {"type": "trimmed", "id": 16, "session": 2, "length": 2, "kv_cells_freed": 3})
     yield say("closed", {"type": "closed", "id": 17, "session": 2, "kv_cells_freed": 2})
     yield say("tokenized", {"type": "tokenized", "id": 18, "tokens": [1, 300, 70000]})

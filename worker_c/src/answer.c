@@ -155,10 +155,18 @@ static void result_token(struct encoder *encoder, const struct result_answer *re
     encode_int(encoder, "token", result->token);
     encode_float(encoder, "logprob", result->logprob);
     encode_bool(encoder, "end_of_generation", result->end_of_generation);
+    encode_tail(encoder, "text", result->text, result->n_text_bytes);
+}
+
+static uint32_t result_keys(shard_output output) {
+    if (output == SHARD_OUTPUT_NONE) {
+        return 7;
+    }
+    return output == SHARD_OUTPUT_TOKEN ? 11 : 10;
 }
 
 void answer_result(struct encoder *encoder, uint64_t id, const struct result_answer *result) {
-    answer_begin(encoder, "result", id, result->output == SHARD_OUTPUT_NONE ? 7 : 10);
+    answer_begin(encoder, "result", id, result_keys(result->output));
     encode_uint(encoder, "session", result->session);
     encode_uint(encoder, "length", result->length);
     encode_uint(encoder, "kv_cells", result->kv_cells);

@@ -40,6 +40,8 @@ struct result_answer {
     int32_t token;
     float logprob;
     bool end_of_generation;
+    const char *text; /* of the token, borrowed until the frame is written */
+    uint32_t n_text_bytes;
 };
 
 struct bye_answer {

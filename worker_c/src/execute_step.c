@@ -144,6 +144,8 @@ static void answer(struct execution *execution, struct job *job, const shard_ste
         .token = entry->token,
         .logprob = entry->logprob,
         .end_of_generation = entry->end_of_generation,
+        .text = entry->text,
+        .n_text_bytes = entry->n_text_bytes,
     };
     reply_storage storage;
     struct encoder encoder;

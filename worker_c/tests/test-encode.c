@@ -226,7 +226,9 @@ static void write_result(struct encoder *encoder, uint64_t id, shard_output outp
                                           .rows = rows,
                                           .columns = 4,
                                           .token = 198,
-                                          .logprob = -0.5f});
+                                          .logprob = -0.5f,
+                                          .text = " a\xc3",
+                                          .n_text_bytes = 3});
 }
 
 static void write_result_none(struct encoder *encoder) {

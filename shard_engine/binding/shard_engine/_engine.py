@@ -216,6 +216,7 @@ class Engine:
             token=None if raw.token < 0 else raw.token,
             logprob=raw.logprob,
             end_of_generation=raw.end_of_generation,
+            text=b"" if raw.text == ffi.NULL else bytes(ffi.buffer(raw.text, raw.n_text_bytes)),
             length=raw.length,
             kv_cells_taken=raw.kv_cells_taken,
         )

@@ -167,6 +167,8 @@ class Result:
     token: int | None
     logprob: float
     end_of_generation: bool
+    text: bytes
+    """What the token adds to a text; may end inside a UTF-8 sequence."""
     length: int
     kv_cells_taken: int
 

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Self
 
 from gguf_worker.generation.chain import SessionChain
-from gguf_worker.generation.text import TokenText
 from gguf_worker.generation.timings import Timings
 from gguf_worker.protocol.messages import Output, Result, Sampling
 from gguf_worker.supervision.worker import Worker
@@ -54,7 +53,6 @@ class Generation:
     def __init__(
         self,
         workers: Sequence[Worker],
-        tokenizer: Worker | None,
         prompt: Sequence[int],
         *,
         max_tokens: int,
@@ -69,7 +67,6 @@ class Generation:
         self.timings = Timings()
         self.finish_reason: FinishReason | None = None
         self._workers = workers
-        self._text = None if tokenizer is None else TokenText(tokenizer, self.prompt[-1])
         self._max_tokens = max_tokens
         self._sampling = sampling
         self._steps = self._run()
@@ -94,7 +91,7 @@ class Generation:
             chain = await SessionChain.open(self._workers, self._sampling, owner)
             result = await self._prefill(chain)
             while True:
-                step = await self._step(result, chain)
+                step = self._step(result, chain)
                 yield step
                 if step.finish_reason is not None:
                     return
@@ -114,15 +111,14 @@ class Generation:
         self.timings.decode_tokens += 1
         return result
 
-    async def _step(self, result: Result, chain: SessionChain) -> Step:
+    def _step(self, result: Result, chain: SessionChain) -> Step:
         self.tokens.append(result.token)
         self.finish_reason = self._finish_reason(result, chain)
-        silent = result.end_of_generation or self._text is None
         return Step(
             index=len(self.tokens) - 1,
             token=result.token,
             logprob=result.logprob,
-            text_bytes=b"" if silent or self._text is None else await self._text.bytes_of(result.token),
+            text_bytes=result.text,
             end_of_generation=result.end_of_generation,
             finish_reason=self.finish_reason,
         )

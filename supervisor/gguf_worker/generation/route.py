@@ -109,9 +109,7 @@ class Route:
         self, tokens: Sequence[int], *, max_tokens: int, sampling: Sampling | None = None
     ) -> Generation:
         """Continues `tokens` by at most `max_tokens`; greedy unless `sampling` says otherwise."""
-        return Generation(
-            self.workers, self.tokenizer, tokens, max_tokens=max_tokens, sampling=sampling or Sampling()
-        )
+        return Generation(self.workers, tokens, max_tokens=max_tokens, sampling=sampling or Sampling())
 
     @asynccontextmanager
     async def open_chain(self, *, sampling: Sampling | None = None) -> AsyncIterator[SessionChain]:

@@ -466,6 +466,8 @@ class Result(Answer):
     token: Token = -1
     logprob: float = 0.0
     end_of_generation: bool = False
+    text: bytes = b""
+    """What the token adds to a text; may end inside a UTF-8 sequence."""
 
     def __post_init__(self) -> None:
         values = self.logits if self.hidden is None else self.hidden

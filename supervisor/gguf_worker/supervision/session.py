@@ -159,4 +159,5 @@ def join_results(results: Sequence[Result]) -> Result:
         token=last.token,
         logprob=last.logprob,
         end_of_generation=last.end_of_generation,
+        text=last.text,
     )
