@@ -118,7 +118,7 @@ class Generation:
             index=len(self.tokens) - 1,
             token=result.token,
             logprob=result.logprob,
-            text_bytes=result.text,
+            text_bytes=b"" if result.end_of_generation else result.text,
             end_of_generation=result.end_of_generation,
             finish_reason=self.finish_reason,
         )
