@@ -190,17 +190,11 @@ shard_status artifact_check_range(const shard_artifact *artifact, uint32_t *star
     return shard_ok(error);
 }
 
-static bool is_same_file(const struct stat *left, const struct stat *right) {
-    return left->st_dev == right->st_dev && left->st_ino == right->st_ino &&
-           left->st_size == right->st_size && left->st_mtime == right->st_mtime &&
-           left->st_ctime == right->st_ctime;
-}
-
 shard_status artifact_check_unchanged(const shard_artifact *artifact, shard_error *error) {
     for (uint32_t i = 0; i < artifact->info.n_files; i++) {
         const artifact_file *file = &artifact->files[i];
         struct stat now;
-        if (stat(file->path, &now) != 0 || !is_same_file(&file->status, &now)) {
+        if (stat(file->path, &now) != 0 || !files_are_same(&file->status, &now)) {
             shard_fail(error, SHARD_ERR_IDENTITY,
                        "%s changed while it was being read: let the copy finish and try again",
                        file->path);

@@ -13,12 +13,6 @@
 
 enum { CHUNK = 1 << 20, DIGEST_BYTES = 32 };
 
-#ifdef __APPLE__
-#define STAT_NANOSECONDS(status, which) ((status)->st_##which##timespec.tv_nsec)
-#else
-#define STAT_NANOSECONDS(status, which) ((status)->st_##which##tim.tv_nsec)
-#endif
-
 bool digest_advance(digest_progress *progress, uint64_t bytes) {
     progress->done += bytes;
     return progress->callback == NULL || progress->callback(progress->phase, progress->done,
@@ -39,8 +33,8 @@ static bool remembered_path(const struct stat *status, const char *cache_dir,
     snprintf(name, sizeof(name),
              "digests/%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-%" PRIx64 ".%09ld-%" PRIx64 ".%09ld",
              (uint64_t)status->st_dev, (uint64_t)status->st_ino, (uint64_t)status->st_size,
-             (uint64_t)status->st_mtime, (long)STAT_NANOSECONDS(status, m),
-             (uint64_t)status->st_ctime, (long)STAT_NANOSECONDS(status, c));
+             (uint64_t)status->st_mtime, FILES_NANOSECONDS(status, m), (uint64_t)status->st_ctime,
+             FILES_NANOSECONDS(status, c));
     return files_join(out, cache_dir, name);
 }
 

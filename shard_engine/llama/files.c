@@ -35,6 +35,14 @@ shard_status files_open(const char *path, int *fd, struct stat *status, shard_er
     return shard_ok(error);
 }
 
+bool files_are_same(const struct stat *left, const struct stat *right) {
+    return left->st_dev == right->st_dev && left->st_ino == right->st_ino &&
+           left->st_size == right->st_size && left->st_mtime == right->st_mtime &&
+           left->st_ctime == right->st_ctime &&
+           FILES_NANOSECONDS(left, m) == FILES_NANOSECONDS(right, m) &&
+           FILES_NANOSECONDS(left, c) == FILES_NANOSECONDS(right, c);
+}
+
 bool files_read_at(int fd, void *buffer, size_t size, uint64_t offset) {
     char *out = buffer;
     while (size > 0) {

@@ -8,6 +8,17 @@
 
 enum { FILES_PATH_SIZE = 4096 };
 
+/* Nanoseconds of a file's time of modification (m) or change (c). */
+#ifdef __APPLE__
+#define FILES_NANOSECONDS(status, which) ((long)(status)->st_##which##timespec.tv_nsec)
+#else
+#define FILES_NANOSECONDS(status, which) ((long)(status)->st_##which##tim.tv_nsec)
+#endif
+
+/* Whether both are the same file in the same state: device, inode, size and both times. A program
+ * cannot set the time of change back, so a file that was written to is another one. */
+bool files_are_same(const struct stat *left, const struct stat *right);
+
 /* Opens a regular file for reading. SHARD_ERR_NOT_FOUND or SHARD_ERR_IO; -1 in `*fd` then. */
 shard_status files_open(const char *path, int *fd, struct stat *status, shard_error *error);
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What the file that the library loads is, while an engine is being opened. */
 typedef struct load_source {
@@ -22,7 +23,8 @@ typedef struct load_source {
     bool is_whole; /* the artifact itself is loaded */
     char path[FILES_PATH_SIZE];
     char sha256[SHARD_SHA256_HEX_SIZE];
-    uint64_t bytes; /* of what is loaded */
+    uint64_t bytes;          /* of what is loaded */
+    struct stat file_status; /* of `path`, when its digest was known */
     bool cancelled;
 } load_source;
 
@@ -70,12 +72,30 @@ static shard_status find_shard_file(load_source *source, shard_error *error) {
                             error);
 }
 
-static void measure(load_source *source) {
-    struct stat status;
-    source->bytes = source->artifact->info.tensor_bytes;
-    if (!source->is_whole && stat(source->path, &status) == 0) {
-        source->bytes = (uint64_t)status.st_size;
+static shard_status look_at_file(load_source *source, shard_error *error) {
+    int fd = -1;
+    if (files_open(source->path, &fd, &source->file_status, error) == SHARD_OK) {
+        close(fd);
+        source->bytes = source->is_whole ? source->artifact->info.tensor_bytes
+                                         : (uint64_t)source->file_status.st_size;
     }
+    return error->status;
+}
+
+/* What was hashed must be what was loaded: neither the artifact nor the shard file may have changed
+ * in between. */
+static shard_status check_unchanged(const load_source *source, shard_error *error) {
+    struct stat now;
+    if (artifact_check_unchanged(source->artifact, error) != SHARD_OK) {
+        return error->status;
+    }
+    if (stat(source->path, &now) != 0 || !files_are_same(&source->file_status, &now)) {
+        shard_fail(error, SHARD_ERR_IDENTITY,
+                   "the shard file %s changed while it was being loaded: load again", source->path);
+        shard_error_add(error, "field", "shard");
+        shard_error_add(error, "path", "%s", source->path);
+    }
+    return error->status;
 }
 
 static shard_status find_source(load_source *source, shard_error *error) {
@@ -88,10 +108,10 @@ static shard_status find_source(load_source *source, shard_error *error) {
         artifact_check_range(source->artifact, &source->start, &source->end, error) != SHARD_OK) {
         return error->status;
     }
-    if (find_shard_file(source, error) == SHARD_OK) {
-        measure(source);
+    if (find_shard_file(source, error) != SHARD_OK) {
+        return error->status;
     }
-    return error->status;
+    return look_at_file(source, error);
 }
 
 /* ---- the library's model and context ---- */
@@ -318,7 +338,7 @@ static shard_status open_parts(shard_engine *engine, load_source *source, shard_
     }
     if (warm_up(engine, &counts, error) != SHARD_OK ||
         describe_loaded(engine, &counts, error) != SHARD_OK ||
-        artifact_check_unchanged(source->artifact, error) != SHARD_OK) {
+        check_unchanged(source, error) != SHARD_OK) {
         return error->status;
     }
     if (!report(source->params, "warm-up", 1, 1)) {

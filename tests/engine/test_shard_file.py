@@ -161,6 +161,18 @@ def test_cache_repairs(damage: str, build_toy: Callable[[str], Path], tmp_path: 
     assert path.read_bytes() == whole
 
 
+def test_cache_changed_while_loading(build_toy: Callable[[str], Path], tmp_path: Path) -> None:
+    """A shard file that changes between its digest and the end of the load is not served."""
+
+    def touch(phase: str, _done: int, _total: int) -> None:
+        if phase == "warm-up":
+            os.utime(shards(tmp_path)[0], ns=(1, 1))
+
+    with pytest.raises(ShardEngineError, match="changed while it was being loaded") as caught:
+        Engine(build_toy("llama-q8_0-tied"), layers=(1, 3), cache_dir=tmp_path, on_progress=touch)
+    assert caught.value.status == Status.IDENTITY
+
+
 def test_cache_two_writers(build_toy: Callable[[str], Path], tmp_path: Path) -> None:
     """Processes that need the same shard file at the same time end with one whole file between them."""
     model = build_toy("llama-f16")
