@@ -11,12 +11,17 @@
 
 /* The N of "blk.N.", or ARTIFACT_NO_LAYER. */
 static uint32_t layer_of(const char *name) {
-    unsigned layer = 0;
-    int used = 0;
-    if (sscanf(name, "blk.%9u.%n", &layer, &used) == 1 && used > 0) {
-        return layer;
+    static const char PREFIX[] = "blk.";
+    enum { MOST_DIGITS = 6 };
+    if (strncmp(name, PREFIX, strlen(PREFIX)) != 0) {
+        return ARTIFACT_NO_LAYER;
     }
-    return ARTIFACT_NO_LAYER;
+    const char *digits = name + strlen(PREFIX);
+    const size_t n_digits = strspn(digits, "0123456789");
+    /* Without leading zeros, so that two names are never the same layer's tensor. */
+    const bool is_number = n_digits > 0 && n_digits <= MOST_DIGITS && digits[n_digits] == '.' &&
+                           (digits[0] != '0' || n_digits == 1);
+    return is_number ? (uint32_t)strtoul(digits, NULL, 10) : ARTIFACT_NO_LAYER;
 }
 
 static int compare_names(const void *left, const void *right) {
@@ -91,8 +96,12 @@ static shard_status hash_files(shard_artifact *artifact, const char *cache_dir,
     for (uint32_t i = 0; i < count; i++) {
         progress->total += (uint64_t)artifact->files[i].status.st_size;
     }
-    digest_advance(progress, 0);
     shard_ok(error);
+    if (!digest_advance(progress, 0)) {
+        free(hexes);
+        return shard_fail(error, SHARD_ERR_CANCELLED, "hashing %s was cancelled",
+                          artifact->files[0].path);
+    }
     for (uint32_t i = 0; i < count && error->status == SHARD_OK; i++) {
         artifact_file *file = &artifact->files[i];
         digest_file(file->path, cache_dir, progress, file->sha256, error);
@@ -204,4 +213,18 @@ shard_status artifact_check_unchanged(const shard_artifact *artifact, shard_erro
         }
     }
     return shard_ok(error);
+}
+
+bool artifact_has_file(const shard_artifact *artifact, const char *path) {
+    struct stat status;
+    if (stat(path, &status) != 0) {
+        return false;
+    }
+    for (uint32_t i = 0; i < artifact->info.n_files; i++) {
+        const struct stat *file = &artifact->files[i].status;
+        if (file->st_dev == status.st_dev && file->st_ino == status.st_ino) {
+            return true;
+        }
+    }
+    return false;
 }

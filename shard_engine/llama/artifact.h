@@ -68,6 +68,9 @@ shard_status artifact_check_range(const shard_artifact *artifact, uint32_t *star
 /* SHARD_ERR_IDENTITY when a file is no longer the one that was opened. */
 shard_status artifact_check_unchanged(const shard_artifact *artifact, shard_error *error);
 
+/* Whether `path` is one of the artifact's own files, under whatever name. */
+bool artifact_has_file(const shard_artifact *artifact, const char *path);
+
 /* Bytes of one layer's tensors. */
 uint64_t artifact_layer_bytes(const shard_artifact *artifact, uint32_t layer);
 

@@ -55,6 +55,16 @@ static shard_status check_not_truncated(const artifact_file *file, shard_error *
     return shard_ok(error);
 }
 
+/* gguf's reader takes an empty key and its writer aborts over one. */
+static shard_status check_keys(const artifact_file *file, shard_error *error) {
+    for (int64_t id = 0; id < gguf_get_n_kv(file->gguf); id++) {
+        if (gguf_get_key(file->gguf, id)[0] == '\0') {
+            return artifact_malformed(error, file->path, "it has a metadata key without a name");
+        }
+    }
+    return shard_ok(error);
+}
+
 static shard_status open_file(artifact_file *file, const char *path, shard_error *error) {
     int fd = -1;
     if (strlen(path) >= sizeof(file->path)) {
@@ -72,6 +82,9 @@ static shard_status open_file(artifact_file *file, const char *path, shard_error
     file->gguf = gguf_init_from_file(path, (struct gguf_init_params){.no_alloc = true});
     if (file->gguf == NULL) {
         return artifact_malformed(error, path, "its header is damaged or cut off");
+    }
+    if (check_keys(file, error) != SHARD_OK) {
+        return error->status;
     }
     return check_not_truncated(file, error);
 }

@@ -9,6 +9,8 @@
 
 /* ---- what it is ---- */
 
+enum { MAX_LAYERS = 65536 };
+
 static uint64_t tensor_bytes(const shard_artifact *artifact, const char *name) {
     const artifact_tensor *tensor = artifact_find(artifact, name);
     return tensor != NULL ? tensor->bytes : 0;
@@ -36,7 +38,8 @@ static void describe_ends(shard_artifact *artifact) {
     const struct gguf_context *gguf = artifact->files[0].gguf;
     shard_artifact_info *info = &artifact->info;
     uint64_t tied = 0;
-    if (meta_u64(gguf, ARTIFACT_KEY_EMBEDDING_BYTES, &info->embedding_bytes) &&
+    if (meta_string(gguf, ARTIFACT_KEY_SHA256) != NULL &&
+        meta_u64(gguf, ARTIFACT_KEY_EMBEDDING_BYTES, &info->embedding_bytes) &&
         meta_u64(gguf, ARTIFACT_KEY_HEAD_BYTES, &info->head_bytes) &&
         meta_u64(gguf, ARTIFACT_KEY_TIED_HEAD, &tied)) {
         info->tied_head = tied != 0;
@@ -53,7 +56,8 @@ static uint32_t vocabulary_size(const shard_artifact *artifact) {
     const struct gguf_context *gguf = artifact->files[0].gguf;
     const artifact_tensor *embedding = artifact_find(artifact, "token_embd.weight");
     uint32_t recorded = 0;
-    if (meta_u32(gguf, ARTIFACT_KEY_N_VOCAB, &recorded)) {
+    if (meta_string(gguf, ARTIFACT_KEY_SHA256) != NULL &&
+        meta_u32(gguf, ARTIFACT_KEY_N_VOCAB, &recorded)) {
         return recorded;
     }
     if (embedding == NULL) {
@@ -93,8 +97,9 @@ static shard_status describe_slice(shard_artifact *artifact, shard_error *error)
     if (strlen(sha256) != SHARD_SHA256_HEX_SIZE - 1 ||
         !meta_u32(gguf, ARTIFACT_KEY_START, &info->slice_start) ||
         !meta_u32(gguf, ARTIFACT_KEY_END, &info->slice_end) ||
-        !meta_u32(gguf, ARTIFACT_KEY_N_LAYER, &info->n_layer) || info->slice_end > info->n_layer ||
-        info->slice_start >= info->slice_end || info->slice_end - info->slice_start != held) {
+        !meta_u32(gguf, ARTIFACT_KEY_N_LAYER, &info->n_layer) || info->n_layer > MAX_LAYERS ||
+        info->slice_end > info->n_layer || info->slice_start >= info->slice_end ||
+        info->slice_end - info->slice_start != held) {
         return artifact_malformed(error, artifact->files[0].path,
                                   "its slice metadata is inconsistent");
     }
@@ -145,6 +150,9 @@ shard_status artifact_describe(shard_artifact *artifact, shard_error *error) {
         return artifact_malformed(error, path, "it does not name its architecture");
     }
     describe_keys(artifact, architecture);
+    if (artifact->info.n_layer > MAX_LAYERS) {
+        return artifact_malformed(error, path, "it claims to have more layers than any model");
+    }
     describe_quantization(artifact);
     describe_ends(artifact);
     if (describe_slice(artifact, error) != SHARD_OK) {

@@ -103,19 +103,19 @@ static shard_status record(const char *path, const char *hex, shard_error *error
 }
 
 /* True when the file is there and still has the digest that it was written with. A missing or
- * changed file is no error: it is written again. */
+ * changed file is no error, for it is written again; SHARD_ERR_CANCELLED is. */
 static bool is_intact(const cache_entry *entry, const char *cache_dir,
                       shard_progress_callback on_progress, void *user_data,
-                      char sha256[SHARD_SHA256_HEX_SIZE]) {
+                      char sha256[SHARD_SHA256_HEX_SIZE], shard_error *error) {
     char recorded[SHARD_SHA256_HEX_SIZE];
-    shard_error ignored;
     digest_progress progress = {.callback = on_progress, .user_data = user_data, .phase = "digest"};
     struct stat status;
+    shard_ok(error);
     if (!read_recorded(entry->digest, recorded) || stat(entry->shard, &status) != 0) {
         return false;
     }
     progress.total = (uint64_t)status.st_size;
-    return digest_file(entry->shard, cache_dir, &progress, sha256, &ignored) == SHARD_OK &&
+    return digest_file(entry->shard, cache_dir, &progress, sha256, error) == SHARD_OK &&
            strcmp(recorded, sha256) == 0;
 }
 
@@ -154,10 +154,9 @@ shard_status cache_shard_file(const shard_artifact *artifact, uint32_t start, ui
         lock(entry.lock, on_progress, user_data, &fd, error) != SHARD_OK) {
         return error->status;
     }
-    if (is_intact(&entry, cache_dir, on_progress, user_data, sha256)) {
+    if (is_intact(&entry, cache_dir, on_progress, user_data, sha256, error)) {
         note_use(&entry);
-        shard_ok(error);
-    } else {
+    } else if (error->status != SHARD_ERR_CANCELLED) {
         write_entry(artifact, start, end, &entry, cache_dir, on_progress, user_data, sha256, error);
     }
     close(fd);

@@ -28,6 +28,9 @@ static bool take_tensor(token_embedding *embedding, const struct gguf_context *g
         return false;
     }
     const int64_t *ne = gguf_get_tensor_ne(gguf, id);
+    if (ne[0] > INT32_MAX || ne[1] > INT32_MAX || ne[2] != 1 || ne[3] != 1) {
+        return false;
+    }
     embedding->type = gguf_get_tensor_type(gguf, id);
     embedding->n_embd = (uint32_t)ne[0];
     embedding->n_vocab = (uint32_t)ne[1];
@@ -81,7 +84,9 @@ shard_status embedding_open(const shard_artifact *artifact, token_embedding **ou
     }
     opened->fd = -1;
     if (!find_tensor(opened, artifact) || opened->n_embd != artifact->info.n_embd) {
-        shard_fail(error, SHARD_ERR_MALFORMED, "%s has no usable token embedding", opened->path);
+        shard_fail(error, SHARD_ERR_MALFORMED, "%s has no usable token embedding; convert it again",
+                   artifact->files[0].path);
+        shard_error_add(error, "path", "%s", artifact->files[0].path);
     } else if (!can_convert(opened)) {
         shard_fail(error, SHARD_ERR_UNSUPPORTED,
                    "the token embedding of %s has type %s, which ggml cannot read row by row",

@@ -54,6 +54,9 @@ static shard_status llama_slice(const char *model_path, const char *cache_dir, u
     if (artifact->info.is_slice) {
         shard_fail(error, SHARD_ERR_UNSUPPORTED, "%s is a slice already: slice the whole artifact",
                    model_path);
+    } else if (artifact_has_file(artifact, output_path)) {
+        shard_fail(error, SHARD_ERR_ARGUMENT,
+                   "%s is a file of the artifact itself: choose another output", output_path);
     } else if (artifact_check_range(artifact, &layer_start, &layer_end, error) == SHARD_OK) {
         shard_file_write(artifact, layer_start, layer_end, output_path, &options, bytes_out, error);
     }

@@ -140,6 +140,18 @@ static struct llama_model *load_files(const load_source *source, struct llama_mo
     return model;
 }
 
+/* The library gives no reason but in words. */
+static bool is_want_of_memory(const char *why) {
+    static const char *const SIGNS[] = {"insufficient memory", "failed to allocate",
+                                        "unable to allocate", "bad_alloc", "out of memory"};
+    for (size_t i = 0; i < sizeof(SIGNS) / sizeof(SIGNS[0]); i++) {
+        if (strstr(why, SIGNS[i]) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static shard_status load_model(shard_engine *engine, load_source *source, shard_error *error) {
     char why[512];
     struct llama_model_params params = recipe_model_params(source->params);
@@ -152,8 +164,8 @@ static shard_status load_model(shard_engine *engine, load_source *source, shard_
     }
     if (engine->model == NULL) {
         log_first_error(why, sizeof(why));
-        shard_fail(error, SHARD_ERR_MALFORMED, "llama.cpp cannot load %s: %s",
-                   source->params->model_path, why);
+        shard_fail(error, is_want_of_memory(why) ? SHARD_ERR_MEMORY : SHARD_ERR_MALFORMED,
+                   "llama.cpp cannot load %s: %s", source->params->model_path, why);
         shard_error_add(error, "path", "%s", source->params->model_path);
         return error->status;
     }
@@ -180,9 +192,9 @@ static shard_status make_context(shard_engine *engine, shard_error *error) {
     engine->context = llama_init_from_model(engine->model, params);
     if (engine->context == NULL) {
         log_first_error(why, sizeof(why));
-        return shard_fail(error, SHARD_ERR_MEMORY,
+        return shard_fail(error, is_want_of_memory(why) ? SHARD_ERR_MEMORY : SHARD_ERR_UNSUPPORTED,
                           "llama.cpp cannot make a context of %u cells: %s; try a smaller n_ctx or "
-                          "n_ubatch",
+                          "n_ubatch, or other cache types",
                           params.n_ctx, why);
     }
     if (llama_n_ctx(engine->context) != params.n_ctx) {
@@ -202,7 +214,11 @@ static shard_status make_buffers(shard_engine *engine, const load_source *source
     engine->sessions = calloc(source->params->max_sessions, sizeof(kv_session));
     engine->batch =
         llama_batch_init((int32_t)recipe->n_batch, engine->takes_tokens ? 0 : n_embd, 1);
-    if (engine->observer == NULL || engine->sessions == NULL) {
+    const struct llama_batch *batch = &engine->batch;
+    const bool has_batch = (batch->token != NULL || batch->embd != NULL) && batch->pos != NULL &&
+                           batch->n_seq_id != NULL && batch->seq_id != NULL &&
+                           batch->logits != NULL;
+    if (engine->observer == NULL || engine->sessions == NULL || !has_batch) {
         return shard_fail(error, SHARD_ERR_MEMORY, "no memory for %u rows of %d values",
                           recipe->n_batch, n_embd);
     }
@@ -272,6 +288,13 @@ static uint64_t input_bytes(const shard_engine *engine) {
     return engine->takes_tokens ? 0 : rows * engine->description.n_embd * sizeof(float);
 }
 
+/* A first stage's own vocabulary is read when it is needed; whether there is one is known now. */
+static bool has_vocabulary(shard_engine *engine, bool is_first) {
+    shard_error ignored;
+    return (is_first || engine->is_last) &&
+           vocabulary_need(&engine->vocabulary, &ignored) == SHARD_OK;
+}
+
 /* From what the library says and what the observer counted, not from the request. */
 static shard_status describe_loaded(shard_engine *engine, const observer_counts *counts,
                                     shard_error *error) {
@@ -288,7 +311,7 @@ static shard_status describe_loaded(shard_engine *engine, const observer_counts 
     description->owned_bytes = counts->bytes;
     description->has_token_embedding = is_first;
     description->has_output_head = engine->is_last;
-    description->has_vocabulary = is_first || engine->is_last;
+    description->has_vocabulary = has_vocabulary(engine, is_first);
     description->weights_bytes = counts->weights_buffers;
     description->kv_bytes = counts->kv_buffers;
     description->compute_bytes =

@@ -125,7 +125,9 @@ static shard_status write_plans(const file_plan *layers, const file_plan *source
             put_zeros(&writer, source_offset - layers_bytes, error) == SHARD_OK) {
             put_plan(&writer, source, error);
         }
-        if (error->status == SHARD_OK) {
+        /* The bytes that were copied must be those that the digest speaks of. */
+        if (error->status == SHARD_OK &&
+            artifact_check_unchanged(layers->artifact, error) == SHARD_OK) {
             files_publish(&writer.file, error);
         }
         files_discard(&writer.file);

@@ -118,6 +118,35 @@ static void add_placeholder(file_plan *plan, const char *name, int64_t n_rows) {
     snprintf(added->name, sizeof(added->name), "%s", name);
 }
 
+static const char *const END_TENSORS[] = {"token_embd.weight", "output_norm.weight",
+                                          "output_norm.bias", "output.weight"};
+
+static bool is_end(const char *name) {
+    size_t i = 0;
+    while (i < sizeof(END_TENSORS) / sizeof(END_TENSORS[0]) && strcmp(END_TENSORS[i], name) != 0) {
+        i++;
+    }
+    return i < sizeof(END_TENSORS) / sizeof(END_TENSORS[0]);
+}
+
+/* A tensor whose place is not known must not be left out of a shard, nor put into it. */
+static shard_status check_places(const shard_artifact *artifact, shard_error *error) {
+    for (uint32_t i = 0; i < artifact->n_tensors; i++) {
+        const artifact_tensor *tensor = &artifact->tensors[i];
+        if (tensor->layer == ARTIFACT_NO_LAYER && !is_end(tensor->name) &&
+            !arch_rule_shares(artifact->rule, tensor->name)) {
+            shard_fail(
+                error, SHARD_ERR_UNSUPPORTED,
+                "%s has a tensor \"%.64s\" that no rule for architecture %s knows, so it cannot "
+                "be cut; serve it whole",
+                artifact->files[tensor->file].path, tensor->name, artifact->info.architecture);
+            shard_error_add(error, "tensor", "%s", tensor->name);
+            return error->status;
+        }
+    }
+    return shard_ok(error);
+}
+
 static void add_layers(file_plan *plan, uint32_t start, uint32_t end) {
     const shard_artifact *artifact = plan->artifact;
     for (uint32_t i = 0; i < artifact->n_tensors; i++) {
@@ -225,6 +254,7 @@ static shard_status plan_begin(file_plan *plan, const shard_artifact *artifact,
 shard_status shard_plan_layers(file_plan *plan, const shard_artifact *artifact, uint32_t start,
                                uint32_t end, shard_error *error) {
     if (plan_begin(plan, artifact, error) == SHARD_OK &&
+        check_places(artifact, error) == SHARD_OK &&
         set_keys(plan, start, end, error) == SHARD_OK) {
         add_layers(plan, start, end);
         add_ends(plan, start, end);

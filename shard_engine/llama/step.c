@@ -55,9 +55,12 @@ static shard_status compute(shard_engine *engine, shard_error *error) {
     case 0:
         return shard_ok(error);
     case 1:
-        return shard_fail(error, SHARD_ERR_CAPACITY,
-                          "llama.cpp found no KV slot for %d rows: send fewer rows in a step",
-                          engine->batch.n_tokens);
+        shard_fail(error, SHARD_ERR_CAPACITY,
+                   "llama.cpp found no KV slot for %d rows: send fewer rows in a step",
+                   engine->batch.n_tokens);
+        shard_error_add(error, "needed", "%d", engine->batch.n_tokens);
+        shard_error_add(error, "available", "0");
+        return error->status;
     case 2:
         return shard_fail(error, SHARD_ERR_CANCELLED, "the step was cancelled");
     default:
@@ -87,6 +90,9 @@ static void fail_all(shard_engine *engine, shard_step_entry *entries, uint32_t n
 /* What the drawn token is. When it cannot be told, the entry has failed and keeps nothing. */
 static shard_status describe_token(shard_engine *engine, shard_step_entry *entry) {
     text_buffer *text = &engine->sessions[entry->session].text;
+    if (!engine->description.has_vocabulary) {
+        return SHARD_OK;
+    }
     entry->end_of_generation = llama_vocab_is_eog(engine->vocabulary.vocab, entry->token);
     entry->status = vocabulary_token_text(&engine->vocabulary, entry->token, text,
                                           &entry->n_text_bytes, &entry->error);

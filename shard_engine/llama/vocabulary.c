@@ -32,9 +32,20 @@ static struct llama_model *load(const lazy_vocabulary *vocabulary) {
     return model;
 }
 
+bool vocabulary_is_real(const struct llama_vocab *vocab) {
+    return llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_NONE;
+}
+
+static shard_status check_kind(const lazy_vocabulary *vocabulary, shard_error *error) {
+    return vocabulary_is_real(vocabulary->vocab)
+               ? shard_ok(error)
+               : shard_fail(error, SHARD_ERR_NOT_OWNED,
+                            "this model has no tokenizer: give and take token ids");
+}
+
 shard_status vocabulary_need(lazy_vocabulary *vocabulary, shard_error *error) {
     if (vocabulary->vocab != NULL) {
-        return shard_ok(error);
+        return check_kind(vocabulary, error);
     }
     if (vocabulary->path[0] == '\0') {
         return shard_fail(error, SHARD_ERR_NOT_OWNED,
@@ -48,7 +59,7 @@ shard_status vocabulary_need(lazy_vocabulary *vocabulary, shard_error *error) {
         return error->status;
     }
     vocabulary->vocab = llama_model_get_vocab(vocabulary->model);
-    return shard_ok(error);
+    return check_kind(vocabulary, error);
 }
 
 static shard_status too_small(uint32_t needed, uint32_t capacity, shard_error *error) {

@@ -25,6 +25,9 @@ typedef struct text_buffer {
 void vocabulary_init_lazy(lazy_vocabulary *vocabulary, const shard_artifact *artifact);
 void vocabulary_free(lazy_vocabulary *vocabulary);
 
+/* False for a model without a tokenizer: it has token ids, and no text for them. */
+bool vocabulary_is_real(const struct llama_vocab *vocab);
+
 /* Loads it where needed. SHARD_ERR_NOT_OWNED where this shard has none. */
 shard_status vocabulary_need(lazy_vocabulary *vocabulary, shard_error *error);
 

@@ -119,7 +119,12 @@ shard_status recipe_rules_check(const shard_params *params, shard_error *error) 
         SHARD_OK) {
         return error->status;
     }
-    return check_recipe(&params->recipe, error);
+    if (check_recipe(&params->recipe, error) != SHARD_OK) {
+        return error->status;
+    }
+    /* A step must have a row for each session; llama.cpp insists on it. */
+    return check_number("recipe.n_batch", params->recipe.n_batch, params->max_sessions,
+                        params->recipe.n_ctx, " (max_sessions to n_ctx)", error);
 }
 
 /* Processors that this process may run on. */

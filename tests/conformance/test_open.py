@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,9 @@ def test_open_bad_fault_plan_names_the_word(fake_subject: Subject) -> None:
 def test_open_that_the_fault_plan_fails_is_a_backend_error(fake_subject: Subject) -> None:
     """`load-fail` fails the load with `backend`."""
     assert refusal(fake_subject, fault_plan="load-fail", recipe=SMALL).code == "backend"
+
+
+def test_open_batch_smaller_than_the_sessions_is_refused(subject: Subject) -> None:
+    """A step must have a row for each session, so fewer batch rows are an `argument`, named."""
+    error = refusal(subject, recipe=replace(SMALL, n_batch=3, n_ubatch=3), max_sessions=4)
+    assert (error.code, error.fields["field"], error.fields["actual"]) == ("argument", "recipe.n_batch", "3")

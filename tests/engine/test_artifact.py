@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gguf import GGUFReader, GGUFWriter
 
 import toy
-from shard_engine import Engine, ShardEngineError, Status, inspect
+from shard_engine import Engine, Output, ShardEngineError, Status, inspect, slice_artifact
 
 
 def sha256(path: Path) -> bytes:
@@ -91,6 +93,63 @@ def test_folder_and_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ShardEngineError, match="does not exist") as caught:
         inspect(tmp_path / "nothing.gguf")
     assert caught.value.status == Status.NOT_FOUND
+
+
+def write_odd_model(path: Path, *, tensor: str | None = None, **keys: object) -> None:
+    """A toy with one more tensor, or with metadata keys replaced; a key of None is left out."""
+    reader = GGUFReader(toy.build("llama-one-layer", path.parent / "toys"))
+    writer = GGUFWriter(path, "llama")
+    for field in reader.fields.values():
+        name = field.name
+        if name.startswith("GGUF.") or name == "general.architecture" or name in keys:
+            continue
+        writer.add_key_value(name, field.contents(), field.types[0], field.types[-1])
+    for name, value in keys.items():
+        if isinstance(value, str):
+            writer.add_string(name, value)
+        elif isinstance(value, int):
+            writer.add_uint32(name, value)
+    for found in reader.tensors:
+        writer.add_tensor(found.name, found.data, raw_dtype=found.tensor_type)
+    if tensor is not None:
+        writer.add_tensor(tensor, np.ones(256, dtype="f4"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_model_that_claims_countless_layers(tmp_path: Path) -> None:
+    """A count of layers that no model has is refused at once, also for an architecture that is not known."""
+    path = tmp_path / "odd.gguf"
+    write_odd_model(path, **{"llama.block_count": 0xFFFFFFFF})
+    with pytest.raises(ShardEngineError, match="more layers than any model") as caught:
+        inspect(path)
+    assert caught.value.status == Status.MALFORMED
+
+
+@pytest.mark.parametrize("name", ["blk.00.attn_norm.weight", "mystery.weight"])
+def test_tensor_without_a_place_cannot_be_cut(name: str, tmp_path: Path) -> None:
+    """A tensor that no rule knows is neither dropped from a shard nor put into it."""
+    path = tmp_path / "odd.gguf"
+    write_odd_model(path, tensor=name)
+    with pytest.raises(ShardEngineError, match="cannot be cut") as caught:
+        slice_artifact(path, (0, 1), tmp_path / "slice.gguf")
+    assert (caught.value.status, caught.value.fields["tensor"]) == (Status.UNSUPPORTED, name)
+
+
+def test_model_without_a_tokenizer(tmp_path: Path) -> None:
+    """Token ids can be computed with, and whatever needs text is refused."""
+    path = tmp_path / "odd.gguf"
+    write_odd_model(path, **{"tokenizer.ggml.model": "none", "llama.vocab_size": 315})
+    with Engine(path) as engine:
+        assert not engine.describe().has_vocabulary
+        with pytest.raises(ShardEngineError) as caught:
+            engine.tokenize("text")
+        assert caught.value.status == Status.NOT_OWNED
+        result = engine.forward(engine.session_open(), 0, tokens=[1, 2], output=Output.TOKEN)
+        assert result.token is not None
+        assert result.text == b""
 
 
 DAMAGE_AND_INSPECT = """

@@ -294,3 +294,57 @@ def test_library_is_what_llama_cpp_python_loads() -> None:
     base = ctypes.CDLL(str(next(folder.glob("libggml-base.*"))))
     base.ggml_commit.restype = ctypes.c_char_p
     assert build("llama").library_commit == base.ggml_commit().decode()
+
+
+def test_slice_onto_its_own_source(build_toy: Callable[[str], Path], tmp_path: Path) -> None:
+    """The model itself is never the output, under whatever name and whatever was asked."""
+    model, link = tmp_path / "model.gguf", tmp_path / "link.gguf"
+    model.write_bytes(build_toy("llama-q8_0-tied").read_bytes())
+    link.symlink_to(model)
+    before = model.read_bytes()
+    with pytest.raises(ShardEngineError, match="file of the artifact itself"):
+        slice_artifact(model, (0, 1), link, overwrite=True)
+    assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize("how", ["slice", "cache"])
+def test_source_changed_while_it_is_copied(
+    how: str, build_toy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Bytes of another state of the model than the digest speaks of are neither exported nor cached."""
+    model, output, cache = tmp_path / "model.gguf", tmp_path / "out.gguf", tmp_path / "cache"
+    model.write_bytes(build_toy("llama-q8_0-tied").read_bytes())
+
+    def touch(phase: str, _done: int, _total: int) -> None:
+        if phase == "slice":
+            os.utime(model, ns=(1, 1))
+
+    def copy() -> object:
+        if how == "slice":
+            return slice_artifact(model, (0, 1), output, on_progress=touch)
+        return Engine(model, layers=(0, 1), cache_dir=cache, on_progress=touch)
+
+    with pytest.raises(ShardEngineError, match="changed while it was being read") as caught:
+        copy()
+    assert caught.value.status == Status.IDENTITY
+    assert not output.exists()
+    assert shards(cache) == []
+
+
+def test_cancel_while_a_cached_shard_is_checked(build_toy: Callable[[str], Path], tmp_path: Path) -> None:
+    """A cancel during the check of an intact shard file cancels, and the file is not written again."""
+    model = build_toy("llama-q8_0-tied")
+    Engine(model, layers=(1, 3), cache_dir=tmp_path).close()
+    (path,) = shards(tmp_path)
+    for digest in (tmp_path / "digests").iterdir():
+        digest.unlink()
+    before = path.stat().st_ino
+    with pytest.raises(ShardEngineError) as caught:
+        Engine(
+            model,
+            layers=(1, 3),
+            cache_dir=tmp_path,
+            on_progress=lambda _phase, _done, total: total != path.stat().st_size,
+        )
+    assert caught.value.status == Status.CANCELLED
+    assert path.stat().st_ino == before
