@@ -588,6 +588,8 @@ def bad_messages() -> Iterator[Golden]:
     yield bad_message("load_recipe_large", {**load, "recipe": {"n_batch": 2**32}})
     yield bad_message("load_recipe_flag", {**load, "recipe": {"flash_attn": 1}})
     yield bad_message("load_recipe_unknown", {**load, "recipe": {"n_ctx": 512, "top_secret": 1}})
+    unknown = {**asked_identity(), "recipe": {**recipe(), "top_secret": 1}}
+    yield bad_message("open_recipe_unknown", {"type": "open", "id": 1, "identity": unknown})
     yield bad_message("load_recipe_text_long", {**load, "recipe": {"type_k": "f" * 64}})
     yield bad_message("load_sessions_zero", {**load, "max_sessions": 0})
     yield bad_message("load_mmap_integer", {**load, "mmap": 1})

@@ -9,6 +9,7 @@ enum {
     LIMIT_KEYS = 64,          /* keys in one map */
     LIMIT_WAITING = 256,      /* requests that wait for the execution thread */
     LIMIT_WAITING_FRAMES = 4, /* their bodies together, in units of max_frame_bytes */
+    LIMIT_LAST_WORD_S = 2,    /* seconds that the error about a broken stream may take to be read */
     LIMIT_ORPHAN_S = 30,      /* seconds that an engine may take to close when the host is gone */
     LIMIT_PATH = 4096,        /* bytes of a path, with its NUL */
     FRAME_BYTES_DEFAULT = 64 * 1024 * 1024,

@@ -5,6 +5,7 @@
 #include "clock.h"
 #include "exit_status.h"
 #include "frame.h"
+#include "process.h"
 #include "resident.h"
 
 #include <errno.h>
@@ -41,28 +42,8 @@ static void stop(struct control *control, uint64_t shutdown_id) {
 /* Nobody is left who could kill a worker whose engine hangs, so it gets a time to close and no
  * more. */
 static void stop_without_host(struct control *control) {
+    process_exit_after(LIMIT_ORPHAN_S, STATUS_SYSTEM);
     stop(control, 0);
-    if (control->deadline_us == 0) {
-        control->deadline_us = clock_now_us() + (uint64_t)LIMIT_ORPHAN_S * 1000000;
-    }
-}
-
-/* For poll: how long until the deadline; -1 without one. */
-static int milliseconds_left(const struct control *control) {
-    uint64_t now_us = clock_now_us();
-    if (control->deadline_us == 0) {
-        return -1;
-    }
-    return now_us < control->deadline_us ? (int)((control->deadline_us - now_us) / 1000) + 1 : 0;
-}
-
-static void check_deadline(struct control *control) {
-    if (milliseconds_left(control) == 0) {
-        fprintf(stderr,
-                "gguf-shard-worker: the host is gone and the engine did not close within %d s\n",
-                LIMIT_ORPHAN_S);
-        control->status = STATUS_SYSTEM;
-    }
 }
 
 /* ---- what is answered at once ---- */
@@ -189,6 +170,7 @@ static void dispatch(struct control *control, struct request *request) {
 
 static void give_up(struct control *control, int status, const struct failure *failure) {
     fprintf(stderr, "gguf-shard-worker: %s\n", failure->message);
+    process_exit_after(LIMIT_LAST_WORD_S, status);
     reply_last_failure(control->replies, failure);
     control->status = status;
 }
@@ -203,7 +185,7 @@ static void serve_body(struct control *control) {
         dispatch(control, &request);
     } else if (strcmp(failure.code, CODE_BAD_FRAME) == 0) {
         give_up(control, STATUS_BAD_FRAME, &failure);
-    } else {
+    } else if (request.id == 0 || id_is_free(control, &request)) {
         reply_failure(control->replies, request.id, &failure);
     }
     request_free(&request);
@@ -262,7 +244,7 @@ static bool wait_for_event(struct control *control) {
         /* Without events poll still tells that nobody reads any more. */
         {.fd = is_stopping(control) ? -1 : control->transport->out, .events = 0},
     };
-    if (poll(events, sizeof(events) / sizeof(events[0]), milliseconds_left(control)) < 0) {
+    if (poll(events, sizeof(events) / sizeof(events[0]), -1) < 0) {
         return errno == EINTR;
     }
     if (events[0].revents != 0) {
@@ -275,7 +257,6 @@ static bool wait_for_event(struct control *control) {
     if ((events[2].revents & (POLLERR | POLLHUP)) != 0) {
         stop_without_host(control);
     }
-    check_deadline(control);
     return true;
 }
 
@@ -285,7 +266,6 @@ int control_run(struct control *control) {
     control->reader = &reader;
     control->input_is_open = true;
     control->shutdown_id = 0;
-    control->deadline_us = 0;
     control->status = 0;
     while (control->status == 0 && !atomic_load(&control->state->is_finished)) {
         if (!wait_for_event(control)) {

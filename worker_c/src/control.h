@@ -21,9 +21,7 @@ struct control {
     struct frame_reader *reader;
     bool input_is_open;
     uint64_t shutdown_id; /* of the request that began the stop; 0: none did */
-    uint64_t
-        deadline_us; /* when a host that is gone is not waited for any longer; 0: there is one */
-    int status;      /* exit status of an end that cannot be in order; 0 */
+    int status;           /* exit status of an end that cannot be in order; 0 */
 };
 
 /* Serves the host until the execution thread has finished, or until the stream is broken. Returns

@@ -81,22 +81,6 @@ static uint32_t read_fields(struct decode_fields *fields, uint32_t first, uint32
     return present;
 }
 
-static uint32_t read_recipe(struct decode_fields *fields, struct identity *identity) {
-    struct decode_map map;
-    decode_optional_inner(fields, "recipe", &map);
-    struct decode_fields inner = {&map, fields->failure};
-    return read_fields(&inner, FIRST_RECIPE_FIELD, N_FIELDS, identity);
-}
-
-void identity_claim_read(struct decode_fields *fields, struct identity_claim *claim) {
-    memset(claim, 0, sizeof(*claim));
-    struct decode_map map;
-    decode_inner(fields, "identity", &map);
-    struct decode_fields inner = {&map, fields->failure};
-    claim->present = read_fields(&inner, 0, FIRST_RECIPE_FIELD, &claim->value);
-    claim->present |= read_recipe(&inner, &claim->value);
-}
-
 /* Every recipe field can change a result, so one that is not known here must not be passed over. */
 static void refuse_unknown_fields(struct decode_fields *recipe, uint32_t present) {
     uint32_t n_known = 0;
@@ -110,6 +94,24 @@ static void refuse_unknown_fields(struct decode_fields *recipe, uint32_t present
                     recipe->map->n_entries, n_known);
         failure_add(recipe->failure, "key", "recipe");
     }
+}
+
+static uint32_t read_recipe(struct decode_fields *fields, struct identity *identity) {
+    struct decode_map map;
+    decode_optional_inner(fields, "recipe", &map);
+    struct decode_fields inner = {&map, fields->failure};
+    const uint32_t present = read_fields(&inner, FIRST_RECIPE_FIELD, N_FIELDS, identity);
+    refuse_unknown_fields(&inner, present);
+    return present;
+}
+
+void identity_claim_read(struct decode_fields *fields, struct identity_claim *claim) {
+    memset(claim, 0, sizeof(*claim));
+    struct decode_map map;
+    decode_inner(fields, "identity", &map);
+    struct decode_fields inner = {&map, fields->failure};
+    claim->present = read_fields(&inner, 0, FIRST_RECIPE_FIELD, &claim->value);
+    claim->present |= read_recipe(&inner, &claim->value);
 }
 
 void identity_recipe_read(struct decode_fields *fields, shard_recipe *recipe) {

@@ -130,6 +130,9 @@ static int serve(struct worker *worker) {
 }
 
 static int run(struct worker *worker) {
+    if (!transport_fill_standard_descriptors()) {
+        return system_failed("/dev/null");
+    }
     if (!process_prepare()) {
         return system_failed("setrlimit or setenv");
     }

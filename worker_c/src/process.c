@@ -29,3 +29,16 @@ bool process_bind_to_parent(uint64_t parent_pid) {
      * than on Linux the end of file on stdin says that the parent is gone. */
     return getppid() == (pid_t)parent_pid;
 }
+
+static volatile sig_atomic_t late_status;
+
+static void exit_late(int number) {
+    (void)number;
+    _exit(late_status);
+}
+
+void process_exit_after(unsigned seconds, int status) {
+    late_status = status;
+    signal(SIGALRM, exit_late);
+    alarm(seconds);
+}

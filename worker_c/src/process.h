@@ -15,4 +15,8 @@ bool process_prepare(void);
  * still `parent_pid`. False when it is not: it died before the request could reach the kernel. */
 bool process_bind_to_parent(uint64_t parent_pid);
 
+/* Ends the process with `status` in that time whatever its threads do: one may be writing to a pipe
+ * that nobody reads, and then holds up every other that wants to write. */
+void process_exit_after(unsigned seconds, int status);
+
 #endif /* WORKER_PROCESS_H */

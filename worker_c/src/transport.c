@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 /* A closed standard descriptor would be given to the next file that is opened. */
-static bool fill_standard_descriptors(void) {
+bool transport_fill_standard_descriptors(void) {
     for (int fd = 0; fd <= 2; fd++) {
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd) {
             return false;
@@ -37,9 +37,6 @@ bool transport_open(struct transport *transport, const struct wake *wake) {
     transport->wake = wake;
     atomic_init(&transport->error, 0);
     pthread_mutex_init(&transport->lock, NULL);
-    if (!fill_standard_descriptors()) {
-        return false;
-    }
     transport->in = move_away(0);
     transport->out = move_away(1);
     return transport->in >= 0 && transport->out >= 0 && replace_standard_descriptors();

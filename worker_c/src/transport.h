@@ -26,6 +26,10 @@ struct transport {
     const struct wake *wake;
 };
 
+/* Opens /dev/null in place of standard descriptors that are closed. To be called before any other
+ * descriptor is made: it would get such a number, and be taken for the protocol. */
+bool transport_fill_standard_descriptors(void);
+
 /* Moves the standard descriptors. `wake` is rung when a write fails. False with errno set. */
 bool transport_open(struct transport *transport, const struct wake *wake);
 void transport_close(struct transport *transport);
