@@ -14,7 +14,14 @@ import pytest
 
 from fakes import LAYERS, SETTINGS, spec
 from gguf_worker import ExitCause, FinishReason, Output, Progress, Recipe, Route, SessionChain, ShardSpec
-from gguf_worker.errors import LoadRejected, RequestError, RouteError, StartupError, WorkerDied
+from gguf_worker.errors import (
+    LoadRejected,
+    LocalProtocolError,
+    RequestError,
+    RouteError,
+    StartupError,
+    WorkerDied,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -261,3 +268,31 @@ async def test_generate_of_nothing_is_refused(prompt: list[int], max_tokens: int
     async with Route.start(shards(), settings=SETTINGS) as route:
         with pytest.raises(ValueError, match="at least"):
             route.generate(prompt, max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize("position", [-1, 9])
+async def test_chain_refuses_a_trim_and_goes_on(position: int) -> None:
+    """A trim to where the chain has no rows is refused before anything happens."""
+    async with Route.start(shards(6), settings=SETTINGS) as route, route.open_chain() as chain:
+        await chain.forward(PROMPT, Output.NONE)
+        with pytest.raises(LocalProtocolError, match="cannot be trimmed"):
+            await chain.trim(position)
+        assert chain.position == len(PROMPT)
+        await chain.forward([33], Output.NONE)
+        assert chain.position == len(PROMPT) + 1
+
+
+async def test_stage_that_dies_while_another_loads_ends_the_start() -> None:
+    """The route does not become ready with a dead stage, and does not wait for the slow one to say so."""
+    first, second = shards(6)
+    route = Route.start([first, replace(second, fault_plan="load-slow:60000")], settings=SETTINGS)
+    async with anyio.create_task_group() as tasks:
+
+        async def kill_the_first() -> None:
+            while (worker := route.supervisors[0].worker) is None:  # noqa: ASYNC110 - bounded by the test
+                await anyio.sleep(0.01)
+            os.kill(worker.pid, signal.SIGKILL)
+
+        tasks.start_soon(kill_the_first)
+        with anyio.fail_after(20), pytest.raises(WorkerDied):
+            await route.__aenter__()

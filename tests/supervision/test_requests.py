@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from fakes import SETTINGS, spec
@@ -238,3 +240,37 @@ async def test_hidden_rows_are_sent_from_the_callers_memory() -> None:
             async with await worker.open_session() as session:
                 answers.append((await session.forward(hidden=view, output="logits")).logits)
         assert answers[0] == answers[1] == answers[2]
+
+
+async def test_session_closed_late_is_still_closed() -> None:
+    """A close whose caller gave up stays on its way: the worker does not keep the session."""
+    async with Supervisor(spec(fault_plan="slow:200"), settings=SETTINGS) as worker:
+        busy, other = await worker.open_session(), await worker.open_session()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(busy.forward, tokens=[2], output="none"))
+            await anyio.lowlevel.checkpoint()
+            with anyio.move_on_after(0):
+                await other.close()
+        with anyio.fail_after(20):
+            while (await worker.health()).sessions > 1:
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_cancelled_trim_is_made_up_for(worker: Worker) -> None:
+    """A session whose trim was cancelled goes on from the position that was asked for."""
+    session = await worker.open_session()
+    await session.forward(tokens=[2, 3, 4, 5], output="none")
+    with anyio.move_on_after(0):
+        await session.trim(1)
+    assert session.position == 1
+    assert (await session.forward(tokens=[6], output="none")).length == 2
+
+
+@pytest.mark.parametrize("position", [-1, 3])
+async def test_trim_to_where_nothing_is_changes_nothing(worker: Worker, position: int) -> None:
+    """A trim past the end or before the start is refused and the session goes on."""
+    session = await worker.open_session()
+    await session.forward(tokens=[2, 3], output="none")
+    with pytest.raises(LocalProtocolError, match="cannot be trimmed"):
+        await session.trim(position)
+    assert (await session.forward(tokens=[4], output="none")).length == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,17 @@ import anyio
 import pytest
 
 import leaks
-from fakes import SETTINGS, spec
+from fakes import IMPATIENT, SETTINGS, spec
 from gguf_worker import Identity, Progress, Recipe, StopRung, Supervisor, WorkerState, inspect, slice_artifact
-from gguf_worker.errors import RequestError
+from gguf_worker.errors import (
+    ExecutableNotFound,
+    LoadRejected,
+    RequestError,
+    SpawnFailed,
+    StartupError,
+    WorkerStopped,
+)
+from misbehaving import executable
 
 pytestmark = pytest.mark.anyio
 
@@ -173,3 +182,61 @@ async def test_inspect_and_slice_need_a_worker_for_one_answer(tmp_path: Path) ->
         await slice_artifact(spec().model, (3, 70), tmp_path / "no.slice", engine="fake", settings=SETTINGS)
     assert caught.value.code == "range"
     assert leaks.children() == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "error"),
+    [
+        ({"layers": (0, 2**70)}, {}, LoadRejected),
+        ({"max_sessions": 2**65}, {}, LoadRejected),
+        ({}, {"environment": {"A": "nul\0"}}, SpawnFailed),
+        ({}, {"executable": "/nowhere/gguf-shard-worker"}, ExecutableNotFound),
+    ],
+    ids=["layers", "sessions", "environment", "executable"],
+)
+async def test_start_that_cannot_be_is_one_plain_error(
+    changes: dict[str, object], settings: dict[str, object], error: type[StartupError]
+) -> None:
+    """Whatever is wrong with the arguments is one typed error, the supervisor can still be shown, and no
+    descriptor is left."""
+    supervisor = Supervisor(replace(spec(), **changes), settings=replace(SETTINGS, **settings))  # type: ignore[arg-type]
+    with leaks.nothing_left(), pytest.raises(error):
+        await supervisor.__aenter__()
+    assert "failed" in repr(supervisor)
+
+
+async def test_no_lines_of_stderr_can_be_kept() -> None:
+    """Keeping none is a choice, not a crash."""
+    plan = spec(fault_plan="stderr-flood@1")
+    async with Supervisor(plan, settings=replace(SETTINGS, stderr_lines=0)) as worker:
+        session = await worker.open_session()
+        await session.forward(tokens=[2], output="none")
+        assert worker.stderr_tail == ()
+
+
+async def test_request_after_a_hard_stop_says_stopped() -> None:
+    """A worker that had to be killed to be stopped was stopped, it did not die."""
+    supervisor = Supervisor(spec(fault_plan="hang-hard@1"), settings=replace(SETTINGS, stop=IMPATIENT))
+    async with supervisor as worker:
+        session = await worker.open_session()
+        with anyio.move_on_after(0.1):
+            await session.forward(tokens=[2], output="none")
+    with pytest.raises(WorkerStopped):
+        await worker.ping()
+
+
+async def test_inspection_interrupted_while_it_cleans_up_leaves_nothing(tmp_path: Path) -> None:
+    """A second native cancel, in the middle of the stop ladder, ends the worker at once; the caller's task is
+    cancelled and nothing else."""
+    stop = replace(IMPATIENT, request_s=60.0)
+    program = executable(tmp_path, "ignores_shutdown")
+    settings = replace(SETTINGS, executable=str(program), stop=stop)
+    with leaks.nothing_left():
+        task = asyncio.create_task(inspect("fake:", engine="fake", settings=settings))
+        with anyio.fail_after(20):
+            while not leaks.children():  # noqa: ASYNC110 - bounded; nobody tells of a spawn
+                await anyio.sleep(0.01)
+            while not task.done():  # each cancel meets another await of the clean-up
+                task.cancel()
+                await anyio.sleep(0.05)
+        assert task.cancelled()

@@ -12,6 +12,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from gguf_worker._schema import Buffer
 from gguf_worker._tasks import plain_task_group
+from gguf_worker.errors import LocalProtocolError
 from gguf_worker.protocol.messages import Output, Result, Sampling
 from gguf_worker.supervision.session import Session, join_results
 from gguf_worker.supervision.worker import Worker
@@ -69,6 +70,11 @@ class SessionChain:
 
     async def trim(self, position: int) -> None:
         """Forgets every row from `position` on, on every stage."""
+        if not 0 <= position <= self.position:
+            raise LocalProtocolError(
+                f"the chain has {self.position} rows and cannot be trimmed to {position}",
+                fields={"expected": f"0 to {self.position}", "actual": str(position)},
+            )
         self._trim_first = position
         for session in self._sessions:
             await session.trim(position)

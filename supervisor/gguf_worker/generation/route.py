@@ -11,7 +11,7 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
-from gguf_worker.errors import GgufWorkerError
+from gguf_worker.errors import GgufWorkerError, WorkerDied
 from gguf_worker.generation.chain import SessionChain
 from gguf_worker.generation.generate import Generation
 from gguf_worker.generation.stages import check_specs, check_stages
@@ -126,13 +126,24 @@ class Route:
                 self._workers[index] = worker
                 if len(self._workers) == len(self.supervisors):
                     self._settled.set()
+                await self._watch_until_settled(worker)
                 await anyio.sleep_forever()
         except GgufWorkerError as error:
             self._failure = self._failure or error
             self._settled.set()
 
+    async def _watch_until_settled(self, worker: Worker) -> None:
+        """A stage that dies while another one still loads ends the start; later, its requests tell."""
+        report = await worker.wait_for_end()
+        if not self._settled.is_set():
+            self._failure = self._failure or WorkerDied(report)
+            self._settled.set()
+
     def _check(self) -> None:
         workers = self.workers
+        for worker in workers:
+            if worker.exit is not None:
+                raise WorkerDied(worker.exit)
         check_stages(
             [worker.identity for worker in workers],
             [worker.ownership for worker in workers],

@@ -48,10 +48,12 @@ class ChildProcess:
         """Starts the process. Call it on the event loop's thread: the kernel kills the worker when the
         *thread* that spawned it ends, and a thread of a pool may end at any time. There is no await in
         here, so a child never exists without its owner."""
-        pipes = (open_pipe(), open_pipe(), open_pipe())
-        (child_stdin, stdin), (stdout, child_stdout), (stderr, child_stderr) = pipes
         oom_watch = OomWatch.begin()
+        ends: list[int] = []
         try:
+            for _ in range(3):
+                ends += open_pipe()
+            child_stdin, stdin, stdout, child_stdout, stderr, child_stderr = ends
             popen = subprocess.Popen(
                 arguments,
                 stdin=child_stdin,
@@ -62,14 +64,10 @@ class ChildProcess:
                 restore_signals=True,  # a C program expects SIGPIPE to be what it was before Python
                 process_group=0,
             )
-        except OSError as error:
-            _close_all(stdin, stdout, stderr)
-            raise SpawnFailed(
-                f"the worker {arguments[0]!r} cannot be started: {error.strerror}",
-                fields={"path": arguments[0], "errno": str(error.errno)},
-            ) from error
-        finally:
-            _close_all(child_stdin, child_stdout, child_stderr)
+        except (OSError, ValueError) as error:
+            _close_all(*ends)
+            raise _spawn_failed(arguments[0], error) from error
+        _close_all(child_stdin, child_stdout, child_stderr)
         for end in (stdin, stdout, stderr):
             os.set_blocking(end, False)
         pidfd = open_pidfd(popen.pid)
@@ -175,6 +173,15 @@ def _group_of(pid: int) -> int | None:
         return os.getpgid(pid)
     except OSError:
         return None
+
+
+def _spawn_failed(executable: str, error: OSError | ValueError) -> SpawnFailed:
+    """Of an OSError (no such file, too many descriptors) or Popen's ValueError (a NUL in an argument)."""
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    fields = {"path": executable}
+    if isinstance(error, OSError):
+        fields["errno"] = str(error.errno)
+    return SpawnFailed(f"the worker {executable!r} cannot be started: {reason}", fields=fields)
 
 
 def _close_all(*numbers: int) -> None:

@@ -57,7 +57,7 @@ class StderrRing:
                 logger.exception("the callback for the worker's stderr lines failed")
 
     def _keep(self, line: str) -> None:
-        if len(self._lines) >= self.max_lines:
+        self._lines.append(line)
+        if len(self._lines) > self.max_lines:
             self._lines.popleft()
             self.dropped_lines += 1
-        self._lines.append(line)

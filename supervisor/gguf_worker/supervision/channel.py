@@ -210,6 +210,10 @@ class Channel:
             self._undo(pending.outcome)
             return
         del self._pending[pending.id]
+        if isinstance(pending.request, Close):
+            # Nobody but this request can end its session, so it stays on its way.
+            self.connection.abandon(pending.id)
+            return
         if pending.ticket is None or self._writer.withdraw(pending.ticket):
             self.connection.forget(pending.id)
             return

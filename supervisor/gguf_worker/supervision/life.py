@@ -103,14 +103,11 @@ class Life:
         self.release: ReleaseReport | None = None
         self.hello: Hello
         self.channel: Channel
+        self.pid: int | None = None
+        """The process id; None before the spawn."""
         self._child: ChildProcess
         self._ladder: StopLadder
         self._tasks: TaskGroup
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._child.pid
 
     async def __aenter__(self) -> Self:
         """Raises StartupError or one of its kinds; nothing is left of the process then."""
@@ -134,6 +131,11 @@ class Life:
 
     # ---- for the owner ----
 
+    @property
+    def kill_deadline_s(self) -> float:
+        """How long a killed process may take to be gone."""
+        return self._settings.stop.kill_s
+
     def condemn(self, cause: ExitCause, detail: str) -> None:
         """Ends the process at once, because of what it did; the first cause stands."""
         self.blame(cause, detail)
@@ -151,7 +153,7 @@ class Life:
         # Where ggml aborts it would otherwise fork a debugger that writes to inherited descriptors.
         environment["GGML_NO_BACKTRACE"] = "1"
         self._child = ChildProcess.spawn(self._command.arguments(self._settings), environment)
-        self.stderr.pid = self._child.pid
+        self.pid = self.stderr.pid = self._child.pid
         self.channel = Channel(
             connection=HostConnection(max_frame_bytes=self._settings.max_frame_bytes),
             stdin=self._child.stdin,
@@ -191,7 +193,13 @@ class Life:
             hello = await self._greeting()
         if hello is None:
             self.condemn(ExitCause.STARTUP_TIMEOUT, f"no hello within {timeout_s:g} s")
-            hello = await self._greeting()
+            with anyio.move_on_after(self._settings.stop.kill_s):
+                hello = await self._greeting()
+        if hello is None:
+            raise StartupError(
+                f"worker {self.pid} gave no hello within {timeout_s:g} s and SIGKILL did not end it; "
+                "look for a process in uninterruptible sleep"
+            )
         try:
             check_pin(hello.build, installed_library_version())
         except PinMismatch as error:
@@ -287,7 +295,7 @@ class Life:
 
     def _ended_error(self) -> GgufWorkerError:
         assert self.exit is not None
-        if self.exit.cause is ExitCause.CLEAN:
+        if self.exit.cause in (ExitCause.CLEAN, ExitCause.SIGNAL_OURS):
             return WorkerStopped(f"worker {self.exit.pid} was stopped")
         return WorkerDied(self.exit)
 
@@ -302,6 +310,14 @@ class Life:
         try:
             with anyio.CancelScope(shield=True):
                 await self._ladder.descend()
+        finally:
+            # Also where the ladder was interrupted: no scope holds off a native `Task.cancel`.
+            await self._release()
+
+    async def _release(self) -> None:
+        if not self.ended.is_set():
+            self._child.signal_group(signal.SIGKILL)
+        try:
             for scope in self._task_scopes:
                 scope.cancel()
             await self._tasks.__aexit__(None, None, None)

@@ -93,14 +93,20 @@ class Session:
 
     async def trim(self, position: int) -> int:
         """Forgets every row from `position` on; gives the KV cells that became free."""
-        if position > self.position:
+        if not 0 <= position <= self.position:
             raise LocalProtocolError(
                 f"session {self.id} has {self.position} rows and cannot be trimmed to {position}",
-                fields={"expected": f"at most {self.position}", "actual": str(position)},
+                fields={"expected": f"0 to {self.position}", "actual": str(position)},
             )
-        trimmed = await self._worker.trim(session=self.id, position=position)
+        before, uncertain = self.position, self._uncertain
+        # A trim that is cancelled may have happened: only the rows before `position` are certain.
+        self.position, self._uncertain = position, True
+        try:
+            trimmed = await self._worker.trim(session=self.id, position=position)
+        except RequestError:
+            self.position, self._uncertain = before, uncertain
+            raise
         self._uncertain = False
-        self.position = trimmed.length
         return trimmed.kv_cells_freed
 
     async def close(self) -> int:

@@ -14,6 +14,7 @@ from gguf_worker.errors import (
     GgufWorkerError,
     IdentityMismatch,
     LoadRejected,
+    LocalProtocolError,
     PinMismatch,
     RequestError,
     SpawnFailed,
@@ -153,6 +154,8 @@ class Supervisor:
                 self._lifecycle.apply(Event.HELLO)
                 self._worker = await self._load(life)
                 self._lifecycle.apply(Event.LOADED)
+                if life.ended.is_set():  # between its answer and this task's turn
+                    self._on_end()
                 self._settled.set()
                 await life.ended.wait()
         except StartupError as error:
@@ -176,7 +179,7 @@ class Supervisor:
             check_attested(self.spec, loaded)
         except WorkerDied as death:
             raise StartupError.from_death(death) from death
-        except RequestError as refusal:
+        except (RequestError, LocalProtocolError) as refusal:
             life.blame(ExitCause.LOAD_REJECTED, refusal.message)
             raise _load_rejected(refusal) from refusal
         except IdentityMismatch as mismatch:
@@ -205,7 +208,7 @@ NEVER_RETRIED = (
 """Failures that the same attempt would meet again."""
 
 
-def _load_rejected(refusal: RequestError) -> LoadRejected:
+def _load_rejected(refusal: RequestError | LocalProtocolError) -> LoadRejected:
     return LoadRejected(
         refusal.message, code=refusal.code, retryable=refusal.retryable, fields=refusal.fields
     )

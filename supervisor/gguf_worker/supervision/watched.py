@@ -69,8 +69,12 @@ async def watched_request(
             if not pending.done and watch.still_for(time.monotonic()) > 0:
                 await _look(life, watch, stall_s / LOOKS_PER_DEADLINE)
             if not pending.done and watch.still_for(time.monotonic()) >= stall_s:
-                life.condemn(ExitCause.HANG, f"{request.type} made no progress in {phase} for {stall_s:g} s")
-                await pending.wait()
+                detail = f"{request.type} made no progress in {phase} for {stall_s:g} s"
+                life.condemn(ExitCause.HANG, detail)
+                with anyio.move_on_after(life.kill_deadline_s):
+                    await pending.wait()
+                if not pending.done:
+                    raise RequestTimeout(f"{detail}, and SIGKILL did not end its worker")
     except BaseException:
         life.channel.abandon(pending)
         raise

@@ -84,6 +84,7 @@ class Worker:
     @property
     def pid(self) -> int:
         """The process id."""
+        assert self._life.pid is not None, "a Worker exists only after its spawn"
         return self._life.pid
 
     @property
