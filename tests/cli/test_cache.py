@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gguf_worker.cli.cache import CacheEntry, PruneConfig, prune_cache, scan, select
+from gguf_worker.cli.errors import CommandError
 
 DAY = 86400.0
 NOW = 1000 * DAY
@@ -95,3 +96,13 @@ def test_prune_removes_files_unless_dry(tmp_path: Path, dry_run: bool) -> None:
     shard.write_bytes(b"x")
     prune_cache(_config(tmp_path, everything=True, dry_run=dry_run))
     assert shard.exists() is dry_run
+
+
+def test_prune_goes_on_past_what_it_cannot_remove(tmp_path: Path) -> None:
+    """An entry that cannot be removed is named at the end, and the others are gone."""
+    stuck, shard = tmp_path / "shards" / "a.gguf", tmp_path / "shards" / "b.gguf"
+    stuck.mkdir(parents=True)
+    shard.write_bytes(b"x")
+    with pytest.raises(CommandError, match=r"1 files could not be removed; .*a\.gguf"):
+        prune_cache(_config(tmp_path, everything=True))
+    assert not shard.exists()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -93,6 +96,73 @@ def test_run_interrupted_leaves_nothing(gguf_worker: CommandLine, model: Path) -
         _, stderr = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
     assert b"Traceback" not in stderr
+    assert gguf_worker.workers() == []
+
+
+def _interrupt_until_it_ends(process: subprocess.Popen[bytes]) -> bytes:
+    """Ctrl-C again and again; returns what came on stderr."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=0.01)[1]
+    process.kill()
+    raise AssertionError("the command did not end")
+
+
+def test_run_interrupted_twice_ends_the_same(gguf_worker: CommandLine, model: Path) -> None:
+    """Further Ctrl-C while the workers are being stopped change nothing."""
+    command = gguf_worker.command("run", model, "--prompt", PROMPT, "--max-tokens", "100000", "--shards", "3")
+    with subprocess.Popen(
+        command, env=gguf_worker.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1)
+        stderr = _interrupt_until_it_ends(process)
+    assert process.returncode == 130
+    assert b"Traceback" not in stderr
+    assert gguf_worker.workers() == []
+
+
+_INTERRUPTED_IMPORT = """
+import sys
+from gguf_worker.cli import main
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Finder())
+main()
+"""
+
+
+def test_interrupted_import_ends_quietly(gguf_worker: CommandLine) -> None:
+    """Ctrl-C while the command line is still being imported is no traceback either."""
+    result = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_IMPORT],
+        env=gguf_worker.environment,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (result.stdout, result.stderr, result.returncode) == (b"", b"", 130)
+
+
+def test_run_ends_when_nobody_reads(gguf_worker: CommandLine, model: Path) -> None:
+    """A reader that goes away ends the generation with the status of a broken pipe; no worker is left."""
+    command = gguf_worker.command("run", model, "--prompt", PROMPT, "--max-tokens", "100000", "--shards", "3")
+    with subprocess.Popen(
+        command, env=gguf_worker.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1)
+        process.stdout.close()
+        stderr = process.stderr.read()
+        status = process.wait(timeout=TIMEOUT_S)
+    assert (status, b"rror" in stderr) == (141, False), stderr
     assert gguf_worker.workers() == []
 
 

@@ -15,6 +15,8 @@ import pytest
 
 import toy
 from commandline import CommandLine
+from gguf_worker import GgufWorkerError, default_cache_dir
+from gguf_worker.cli.doctor import check_storage
 
 MALFORMED = [kind for kind in toy.MALFORMED if kind not in ("unsupported-architecture", "missing-split-file")]
 
@@ -223,6 +225,8 @@ def test_slice_keeps_existing_file(
         (("run", "m.gguf", "--prompt", "a", "--shards", "2", "--cuts", "1"), "--cuts"),
         (("run", "m.gguf", "--prompt", "a", "--temperature", "0.7"), "--temperature"),
         (("run", "m.gguf", "--prompt", "a", "--ctx", "1000"), "--ctx 1024"),
+        (("run", "m.gguf", "--prompt", "a", "--ctx", "2147483648"), "--ctx"),
+        (("run", "m.gguf", "--prompt", "a", "--threads", "2147483648"), "--threads"),
         (("run", "m.gguf", "--prompt", "a", "--cuts", "3,2"), "--cuts"),
         (("slice", "m.gguf", "--layers", "3", "--output", "o"), "--layers"),
         (("cache", "prune", "--max-size", "much"), "much"),
@@ -236,3 +240,87 @@ def test_wrong_command_line_is_refused(
     result = gguf_worker(*arguments)
     _check_refused(gguf_worker, result, word)
     assert result.returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [(), ("cache",)])
+def test_help_is_all_that_no_arguments_print(arguments: tuple[str, ...], gguf_worker: CommandLine) -> None:
+    """Without a command the help is printed, with the status of a wrong command line and no empty error."""
+    result = gguf_worker(*arguments)
+    assert "Usage: gguf-worker" in result.stdout
+    assert (result.stderr, result.returncode) == ("", 2)
+
+
+def test_empty_prompt_is_refused(gguf_worker: CommandLine, build_toy: Callable[[str], Path]) -> None:
+    """A prompt that gives no tokens is refused by the name of its option, unless the model adds one."""
+    result = gguf_worker("run", build_toy("llama-bpe"), "--prompt", "", "--max-tokens", "2", "--json")
+    _check_refused(gguf_worker, result, "--prompt")
+
+
+def test_file_name_cannot_steer_the_terminal(
+    gguf_worker: CommandLine, build_toy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Control characters of a file name come out as escapes, in progress lines and in tables."""
+    path = tmp_path / "\x1b[2J\n.gguf"
+    path.symlink_to(build_toy("llama-q8_0"))
+    result = gguf_worker("inspect", path)
+    assert result.returncode == 0
+    for output in (result.stdout, result.stderr):
+        assert "\x1b" not in output
+        assert r"\x1b[2J\n.gguf" in output
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_encoding_of_the_terminal_will_do(
+    encoding: str, gguf_worker: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A character that the terminal's encoding lacks is no error of its own."""
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    _check_refused(gguf_worker, gguf_worker("inspect", tmp_path / "模型.gguf"), "gguf")
+
+
+@pytest.mark.parametrize("arguments", [("doctor",), ("--help",), ("cache", "ls"), ("cache", "ls", "--json")])
+def test_closed_pipe_ends_quietly(arguments: tuple[str, ...], gguf_worker: CommandLine) -> None:
+    """When nobody reads stdout any more the status is that of a broken pipe, and nothing is said."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(
+        gguf_worker.command(*arguments),
+        env=gguf_worker.environment,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    assert (result.stderr, result.returncode) == (b"", 141)
+
+
+def test_closed_stderr_is_no_defect(gguf_worker: CommandLine, build_toy: Callable[[str], Path]) -> None:
+    """Progress and errors have nowhere to go then, and stdout gets none of them."""
+    closed = ("sh", "-c", 'exec "$@" 2>&-', "sh")
+    result = gguf_worker("inspect", build_toy("llama-q8_0"), wrapper=closed)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("model ")
+    failed = gguf_worker("inspect", "nowhere.gguf", wrapper=closed)
+    assert (failed.returncode, failed.stdout, failed.stderr) == (1, "", "")
+
+
+def _no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_user_without_home_is_told_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any place for the cache the variable that names one is named, by `doctor` as a check."""
+    for variable in ("HOME", "XDG_CACHE_HOME", "GGUF_WORKER_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "home", _no_home)
+        with pytest.raises(GgufWorkerError, match="GGUF_WORKER_CACHE"):
+            default_cache_dir()
+        (check,) = check_storage(None)
+    assert (check.ok, "GGUF_WORKER_CACHE" in check.remedy) == (False, True)
+
+
+def test_doctor_reports_a_cache_that_it_cannot_look_at() -> None:
+    """A cache path that cannot be examined fails its checks and hides no other."""
+    checks = check_storage(Path("/" + "x" * 5000))
+    assert [check.name for check in checks if not check.ok] == ["cache folder", "disk space"]

@@ -7,13 +7,18 @@ import pytest
 from gguf_worker.cli.errors import CommandError
 from gguf_worker.cli.layers import even_ranges, parse_cuts, parse_layers, ranges_of_cuts
 
+NINES = "9" * 10
+"""More digits than any number of layers has."""
+
 
 def test_layers_read_from_text() -> None:
     """A range is half open and written START:END."""
     assert parse_layers("8:16") == (8, 16)
 
 
-@pytest.mark.parametrize("text", ["", "8", "8:", ":8", "a:b", "8:8", "9:8", "-1:3", "1:2:3", "1.0:2"])
+@pytest.mark.parametrize(
+    "text", ["", "8", "8:", ":8", "a:b", "8:8", "9:8", "-1:3", "1:2:3", "1.0:2", "0:" + NINES]
+)
 def test_layers_refused_when_not_a_range(text: str) -> None:
     """Anything but a range that holds a layer is refused with the way to write it."""
     with pytest.raises(CommandError, match=r"--layers .*\(.+\)"):
@@ -25,7 +30,7 @@ def test_cuts_read_from_text() -> None:
     assert parse_cuts("3, 7,21") == (3, 7, 21)
 
 
-@pytest.mark.parametrize("text", ["", "0", "0,4", "4,4", "7,3", "a", "3,", "-3", "3;7"])
+@pytest.mark.parametrize("text", ["", "0", "0,4", "4,4", "7,3", "a", "3,", "-3", "3;7", NINES])
 def test_cuts_refused_when_they_do_not_rise(text: str) -> None:
     """A cut before the first layer, twice, out of order or not a number is refused."""
     with pytest.raises(CommandError, match=r"--cuts .*\(.+\)"):

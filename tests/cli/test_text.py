@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gguf_worker.cli.cache import parse_size
 from gguf_worker.cli.errors import CommandError
-from gguf_worker.cli.text import parse_size, plain_table, rate, size
+from gguf_worker.cli.text import one_line, plain_table, printable, rate, size
 
 
 @pytest.mark.parametrize(
@@ -26,10 +27,10 @@ def test_size_read_from_text(text: str, n_bytes: int) -> None:
     assert parse_size(text) == n_bytes
 
 
-@pytest.mark.parametrize("text", ["", "G", "ten", "-1", "1P", "1 2"])
+@pytest.mark.parametrize("text", ["", "G", "ten", "-1", "1P", "1 2", "9" * 400, "8388608T"])
 def test_size_refused_when_not_a_size(text: str) -> None:
-    """Anything else is refused with the way to write it."""
-    with pytest.raises(CommandError, match="is not a size"):
+    """Anything else, and what no disk holds, is refused with the way to write it."""
+    with pytest.raises(CommandError, match="write it as 500M or 10G"):
         parse_size(text)
 
 
@@ -44,3 +45,22 @@ def test_plain_table_lines_up() -> None:
     """Every line of a table has the same width, numbers to the right."""
     lines = plain_table(("layers", "pid"), [("0:10", "7"), ("10:20", "12345")]).splitlines()
     assert lines == ["layers    pid", "  0:10      7", " 10:20  12345"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Größe 模型", "Größe 模型"),
+        ("\x1b[31mred\x07", r"\x1b[31mred\x07"),
+        ("a\r\nb\x9bc\x7f", r"a\r\nb\x9bc\x7f"),
+        ("\udcff\u202e", r"\udcff\u202e"),
+    ],
+)
+def test_printable_escapes_what_steers_a_terminal(text: str, shown: str) -> None:
+    """Control characters, line ends and surrogates are shown as escapes; letters of any script stay."""
+    assert printable(text) == shown
+
+
+def test_one_line_is_printable() -> None:
+    """White space becomes one blank, and what is left cannot steer the terminal."""
+    assert one_line("a\n \tb\x1b]0;c\x07") == r"a b\x1b]0;c\x07"

@@ -1,5 +1,5 @@
 """`python -m gguf_worker.cli` is the command `gguf-worker`."""
 
-from gguf_worker.cli.app import main
+from gguf_worker.cli import main
 
 main()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import anyio
 import typer
 
 from gguf_worker.cli import cache, doctor, inspect, run, slicing, version
 from gguf_worker.cli.errors import CommandError, guarded
+from gguf_worker.cli.interrupt import run_interruptibly
 from gguf_worker.cli.layers import parse_cuts, parse_layers
-from gguf_worker.cli.text import parse_size
+from gguf_worker.cli.streams import prepare_streams
 from gguf_worker.supervision.settings import default_cache_dir
+
+MOST_THREADS = (1 << 31) - 1
+MOST_CONTEXT = (1 << 31) - 256
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,9 +57,10 @@ Engine = Annotated[
 ]
 
 
-def main() -> None:
-    """The console script: runs the command line and exits with its status."""
-    sys.exit(guarded(lambda: app(prog_name="gguf-worker", standalone_mode=False)))
+def run_command_line() -> int:
+    """Runs the command line of this process and returns its exit status."""
+    prepare_streams()
+    return guarded(lambda: app(prog_name="gguf-worker", standalone_mode=False))
 
 
 @app.command("run")
@@ -89,13 +92,21 @@ def run_command(
     threads: Annotated[
         int,
         typer.Option(
-            "--threads", min=0, metavar="N", help="Threads of each worker; 0 lets the engine choose."
+            "--threads",
+            min=0,
+            max=MOST_THREADS,
+            metavar="N",
+            help="Threads of each worker; 0 lets the engine choose.",
         ),
     ] = 0,
     context: Annotated[
         int,
         typer.Option(
-            "--ctx", min=256, metavar="N", help="KV cells, a multiple of 256: prompt and text fit in."
+            "--ctx",
+            min=256,
+            max=MOST_CONTEXT,
+            metavar="N",
+            help="KV cells, a multiple of 256: prompt and text fit in.",
         ),
     ] = 4096,
     engine: Engine = "llama",
@@ -136,7 +147,7 @@ def run_command(
         cache_dir=_text(cache_dir),
         json=json,
     )
-    anyio.run(run.run, config)
+    run_interruptibly(run.run, config)
 
 
 @app.command("inspect")
@@ -151,7 +162,7 @@ def inspect_command(
 
     gguf-worker inspect model-00001-of-00003.gguf --json
     """
-    anyio.run(
+    run_interruptibly(
         inspect.inspect,
         inspect.InspectConfig(model=model, engine=engine, cache_dir=_text(cache_dir), json=json),
     )
@@ -186,13 +197,13 @@ def slice_command(
         cache_dir=_text(cache_dir),
         json=json,
     )
-    anyio.run(slicing.slice_model, config)
+    run_interruptibly(slicing.slice_model, config)
 
 
 @app.command("version")
 def version_command(engine: Engine = "llama", json: Json = False) -> None:
     """Shows the versions, and the llama.cpp commit that is pinned and the one that is loaded."""
-    anyio.run(version.show_version, version.VersionConfig(engine=engine, json=json))
+    run_interruptibly(version.show_version, version.VersionConfig(engine=engine, json=json))
 
 
 @app.command("doctor")
@@ -201,8 +212,8 @@ def doctor_command(cache_dir: CacheDir = None, json: Json = False) -> None:
 
     The exit status is 1 when something is missing.
     """
-    config = doctor.DoctorConfig(cache_dir=cache_dir or default_cache_dir(), json=json)
-    raise typer.Exit(anyio.run(doctor.examine, config))
+    config = doctor.DoctorConfig(cache_dir=cache_dir, json=json)
+    raise typer.Exit(run_interruptibly(doctor.examine, config))
 
 
 @cache_app.command("ls")
@@ -242,7 +253,7 @@ def cache_prune_command(
         cache.PruneConfig(
             folder=cache_dir or default_cache_dir(),
             unused_days=unused,
-            max_bytes=None if max_size is None else parse_size(max_size),
+            max_bytes=None if max_size is None else cache.parse_size(max_size),
             everything=everything,
             dry_run=dry_run,
             json=json,

@@ -9,18 +9,22 @@ it is held would let in a second writer.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gguf_worker.cli.text import plain_table, print_json, size
+from gguf_worker.cli.errors import EXIT_FAILED, CommandError, describe
+from gguf_worker.cli.text import plain_table, print_json, printable, size
 
 Kind = Literal["shard", "digest", "partial"]
 
 PARTIAL_AGE_S = 3600.0
 """A partial file that nobody wrote to for so long has lost its writer."""
+
+MOST_BYTES = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,19 @@ class PruneConfig:
     json: bool
 
 
+def parse_size(text: str) -> int:
+    """`"10G"`, `"10GiB"` and `"512 MiB"` in bytes, by powers of 1024. Raises CommandError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise CommandError(f"{text!r} is not a size", remedy="write it as 500M or 10G")
+    n_bytes = float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
+    if n_bytes >= MOST_BYTES:
+        raise CommandError(
+            f"--max-size {match[0]} is more than any disk holds", remedy="write it as 500M or 10G"
+        )
+    return int(n_bytes)
+
+
 def list_cache(folder: Path, *, as_json: bool) -> None:
     """Prints one line per shard file and the totals."""
     entries = tuple(scan(folder))
@@ -57,15 +74,20 @@ def list_cache(folder: Path, *, as_json: bool) -> None:
         print(plain_table(("size", "unused for", "file"), [_to_row(entry) for entry in shards]))
     total = sum(entry.bytes for entry in entries)
     n_digests = len(entries) - len(shards)
-    print(f"{len(shards)} shard files and {n_digests} digests, {size(total)}, in {folder}")
+    print(f"{len(shards)} shard files and {n_digests} digests, {size(total)}, in {printable(str(folder))}")
 
 
 def prune_cache(config: PruneConfig) -> None:
-    """Removes what `select` names and prints what was freed."""
-    removed = select(tuple(scan(config.folder)), config, now=time.time())
-    if not config.dry_run:
-        for entry in removed:
-            _remove(entry)
+    """Removes what `select` names and prints what was freed. Raises CommandError when some of it stayed."""
+    removed: list[CacheEntry] = []
+    failures: list[str] = []
+    for entry in select(tuple(scan(config.folder)), config, now=time.time()):
+        try:
+            if not config.dry_run:
+                _remove(entry)
+            removed.append(entry)
+        except OSError as error:
+            failures.append(describe(error) or "")
     freed = sum(entry.bytes for entry in removed)
     if config.json:
         print_json(
@@ -78,7 +100,11 @@ def prune_cache(config: PruneConfig) -> None:
         )
     else:
         verb = "would remove" if config.dry_run else "removed"
-        print(f"{verb} {len(removed)} files, {size(freed)}, in {config.folder}")
+        print(f"{verb} {len(removed)} files, {size(freed)}, in {printable(str(config.folder))}")
+    if failures:
+        raise CommandError(
+            f"{len(failures)} files could not be removed; {failures[0]}", exit_status=EXIT_FAILED
+        )
 
 
 def scan(folder: Path) -> Iterator[CacheEntry]:

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import psutil
 
-from gguf_worker.cli.errors import EXIT_FAILED, one_line
-from gguf_worker.cli.text import print_json, size
+from gguf_worker.cli.errors import EXIT_FAILED
+from gguf_worker.cli.text import one_line, print_json, printable, size
 from gguf_worker.cli.version import ask_worker
 from gguf_worker.errors import ExecutableNotFound, GgufWorkerError
 from gguf_worker.process.executable import ENVIRONMENT_VARIABLE, find_executable
 from gguf_worker.protocol.messages import Hello
+from gguf_worker.supervision.settings import default_cache_dir
 
 OLDEST_PYTHON = (3, 11)
 LOW_DISK_BYTES = 1 << 30
@@ -28,7 +29,8 @@ LOW_MEMORY_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorConfig:
-    cache_dir: Path
+    cache_dir: Path | None
+    """None: the default one."""
     json: bool
 
 
@@ -47,7 +49,7 @@ async def examine(config: DoctorConfig) -> int:
     """Prints every check and returns the exit status: 0 when all is well."""
     checks = [check_python(sys.version_info[:3]), check_package(), check_executable()]
     checks += await check_worker()
-    checks += [check_cache(config.cache_dir), check_disk(config.cache_dir), check_memory()]
+    checks += [*check_storage(config.cache_dir), check_memory()]
     ok = all(check.ok for check in checks)
     if config.json:
         print_json({"ok": ok, "checks": [asdict(check) for check in checks]})
@@ -112,6 +114,15 @@ async def check_worker() -> list[Check]:
     ]
 
 
+def check_storage(folder: Path | None) -> list[Check]:
+    """There is a cache folder, and room in it."""
+    try:
+        folder = folder or default_cache_dir()
+    except GgufWorkerError as error:
+        return [Check(name="cache folder", ok=False, detail=one_line(error.message), remedy=_choose_cache())]
+    return [check_cache(folder), check_disk(folder)]
+
+
 def check_cache(folder: Path) -> Check:
     """The cache folder can be written to."""
     try:
@@ -123,14 +134,19 @@ def check_cache(folder: Path) -> Check:
             name="cache folder",
             ok=False,
             detail=f"{folder}: {error.strerror}",
-            remedy="set GGUF_WORKER_CACHE to a folder that you may write to",
+            remedy=_choose_cache(),
         )
 
 
 def check_disk(folder: Path) -> Check:
     """There is room for shard files."""
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    free = shutil.disk_usage(existing).free
+    try:
+        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        free = shutil.disk_usage(existing).free
+    except OSError as error:
+        return Check(
+            name="disk space", ok=False, detail=f"{folder}: {error.strerror}", remedy=_choose_cache()
+        )
     ok = free >= LOW_DISK_BYTES
     remedy = "" if ok else "gguf-worker cache prune, or set GGUF_WORKER_CACHE to a larger disk"
     return Check(name="disk space", ok=ok, detail=f"{size(free)} free for the cache", remedy=remedy)
@@ -167,6 +183,11 @@ def _rebuild() -> str:
     return f"in the project's folder: {sys.executable} -m pip install --force-reinstall --no-deps ."
 
 
+def _choose_cache() -> str:
+    """What makes a cache folder that can be used."""
+    return "set GGUF_WORKER_CACHE to a folder that you may write to"
+
+
 def _requirements() -> list[str]:
     try:
         return requires("gguf-worker") or []
@@ -182,6 +203,6 @@ def _devices(hello: Hello) -> Iterator[str]:
 def _lines(checks: list[Check]) -> Iterator[str]:
     width = max(len(check.name) for check in checks)
     for check in checks:
-        yield f"{'ok     ' if check.ok else 'MISSING'}  {check.name:{width}}  {check.detail}"
+        yield f"{'ok     ' if check.ok else 'MISSING'}  {check.name:{width}}  {printable(check.detail)}"
         if check.remedy:
-            yield f"         {'':{width}}  mend it: {check.remedy}"
+            yield f"         {'':{width}}  mend it: {printable(check.remedy)}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
 from collections.abc import Callable
 
 import typer
 
+from gguf_worker.cli.streams import abandon_streams, settle_stdout
+from gguf_worker.cli.text import one_line
 from gguf_worker.errors import GgufWorkerError, WorkerDied
 
 EXIT_FAILED = 1
@@ -31,21 +33,32 @@ def guarded(command: Callable[[], int | None]) -> int:
     """Runs `command` and returns the process's exit status. An error that is not foreseen is a defect and
     keeps its traceback."""
     try:
-        return command() or 0
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        _abandon_stdout()
-        return EXIT_BROKEN_PIPE
-    except Exception as error:
-        cause = _first_cause(error)
-        if isinstance(cause, KeyboardInterrupt):
+        status = command() or 0
+        sys.stdout.flush()
+        return status
+    except (Exception, KeyboardInterrupt, SystemExit, BaseExceptionGroup) as error:
+        return _settle(_first_cause(error))
+
+
+def _settle(cause: BaseException) -> int:
+    """Says what went wrong, where that is for the user to know, and returns the exit status."""
+    match cause:
+        case KeyboardInterrupt():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             return EXIT_INTERRUPTED
-        line = describe(cause)
-        if line is None:
-            raise
-        print(f"error: {line}", file=sys.stderr)
-        return _exit_status(cause)
+        case BrokenPipeError():
+            abandon_streams()
+            return EXIT_BROKEN_PIPE
+        case SystemExit() if isinstance(cause.__context__, BrokenPipeError):  # made by typer or rich
+            return _settle(cause.__context__)
+        case typer.TyperException() if not cause.format_message():  # no arguments: the help was printed
+            return EXIT_USAGE
+    line = describe(cause)
+    if line is None:
+        raise cause
+    settle_stdout()
+    print(f"error: {line}", file=sys.stderr)
+    return _exit_status(cause)
 
 
 def describe(error: BaseException) -> str | None:
@@ -69,11 +82,6 @@ def describe(error: BaseException) -> str | None:
             return None
 
 
-def one_line(text: str) -> str:
-    """`text` with every run of white space, line ends included, turned into one space."""
-    return " ".join(text.split())
-
-
 def _first_cause(error: BaseException) -> BaseException:
     """The first error inside nested groups of a task group: what the others were cancelled for."""
     while isinstance(error, BaseExceptionGroup):
@@ -90,8 +98,3 @@ def _exit_status(error: BaseException) -> int:
 def _command_path(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
     return str(context.command_path) if context is not None else "gguf-worker"
-
-
-def _abandon_stdout() -> None:
-    """Points stdout elsewhere, so that the interpreter's last flush does not complain a second time."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import gguf_worker
 from gguf_worker.cli.progress import display
-from gguf_worker.cli.text import plain_table, print_json, size
+from gguf_worker.cli.text import plain_table, print_json, printable, size
 from gguf_worker.protocol.messages import Inspection
 
 
@@ -57,7 +57,7 @@ def describe(found: Inspection) -> str:
         ("artifact", found.artifact),
     ]
     width = max(len(name) for name, _ in facts)
-    parts = ["\n".join(f"{name:{width}}  {value}" for name, value in facts)]
+    parts = ["\n".join(f"{name:{width}}  {printable(value)}" for name, value in facts)]
     files = [(size(file.bytes), file.sha256, file.path) for file in found.files]
     parts.append(plain_table(("bytes", "sha256", "file"), files))
     parts.append(plain_table(("layers", "bytes each"), _layer_rows(found.layer_bytes)))

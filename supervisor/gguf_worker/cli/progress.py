@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from gguf_worker.cli.text import size
+from gguf_worker.cli.text import printable, size
 from gguf_worker.protocol.messages import Progress
 
 
@@ -31,6 +31,7 @@ def display(labels: Sequence[str], *, silent: bool) -> Display:
     """The display that suits stderr; `labels` name the workers."""
     if silent:
         return Silent()
+    labels = [printable(label) for label in labels]
     return LiveBars(labels) if sys.stderr.isatty() else PlainLines(labels)
 
 
@@ -68,10 +69,10 @@ class LiveBars:
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._bars = Bars(
-            TextColumn("{task.description}"),
-            TextColumn("{task.fields[phase]:8}"),
+            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.fields[phase]:8}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[amount]:>20}"),
+            TextColumn("{task.fields[amount]:>20}", markup=False),
             TimeElapsedColumn(),
             console=Console(stderr=True),
             transient=True,

@@ -105,8 +105,14 @@ def recipe_of(config: RunConfig) -> Recipe:
 
 
 async def start_generation(route: Route, config: RunConfig) -> Generation:
-    """A generation from the prompt. Raises CommandError where the prompt does not fit."""
+    """A generation from the prompt. Raises CommandError where the prompt is empty or does not fit."""
     prompt = await route.tokenize(config.prompt)
+    if not prompt:
+        raise CommandError(
+            "the prompt has no tokens, and this model adds none of its own",
+            remedy="give --prompt some text",
+            exit_status=EXIT_FAILED,
+        )
     if len(prompt) > config.n_ctx:
         raise CommandError(
             f"the prompt has {len(prompt)} tokens and the context holds {config.n_ctx}",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import gguf_worker
 from gguf_worker.cli.progress import display
-from gguf_worker.cli.text import print_json, size
+from gguf_worker.cli.text import print_json, printable, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,4 +37,4 @@ async def slice_model(config: SliceConfig) -> None:
         print_json({"output": written.output, "bytes": written.bytes, "layers": list(config.layers)})
     else:
         start, end = config.layers
-        print(f"{written.output}: layers {start}:{end}, {size(written.bytes)}")
+        print(f"{printable(written.output)}: layers {start}:{end}, {size(written.bytes)}")

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Column, Table
 
-from gguf_worker.cli.errors import CommandError
-
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def printable(text: str) -> str:
+    """`text` with every character that a terminal might act upon, or that is none, as an escape: what files
+    and their names hold must not steer the terminal."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def one_line(text: str) -> str:
+    """`text` with every run of white space, line ends included, turned into one space, and printable."""
+    return printable(" ".join(text.split()))
 
 
 def size(n_bytes: float) -> str:
@@ -22,14 +33,6 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
         n_bytes /= 1024
     return f"{n_bytes:.1f} {_UNITS[-1]}"
-
-
-def parse_size(text: str) -> int:
-    """`"10G"`, `"10GiB"` and `"512 MiB"` in bytes, by powers of 1024. Raises CommandError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
-    if match is None:
-        raise CommandError(f"{text!r} is not a size", remedy="write it as 500M or 10G")
-    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
 def rate(count: int, seconds: float) -> float | None:
@@ -43,7 +46,7 @@ def show_rate(value: float | None) -> str:
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in plain characters, numbers to the right, for output that is not a terminal."""
-    table = [list(columns), *(list(row) for row in rows)]
+    table = [list(columns), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(columns))]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table
@@ -62,5 +65,5 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_json(value: Mapping[str, object] | Sequence[object]) -> None:
-    """One object on stdout."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """One object on stdout, in ASCII: any encoding of stdout carries that, and no terminal acts upon it."""
+    print(json.dumps(value, indent=2))

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gguf_worker.errors import GgufWorkerError
 from gguf_worker.process.stop import StopDeadlines
 from gguf_worker.protocol.limits import DEFAULT_MAX_FRAME_BYTES
 
@@ -36,8 +37,17 @@ class WorkerSettings:
 
 
 def default_cache_dir() -> Path:
-    """$GGUF_WORKER_CACHE, else $XDG_CACHE_HOME/gguf-worker, else ~/.cache/gguf-worker."""
+    """$GGUF_WORKER_CACHE, else $XDG_CACHE_HOME/gguf-worker, else ~/.cache/gguf-worker.
+
+    Raises GgufWorkerError where there is no home either.
+    """
     if chosen := os.environ.get("GGUF_WORKER_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gguf-worker"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "gguf-worker"
+    except RuntimeError as error:
+        raise GgufWorkerError(
+            "no place for the cache: this user has no home folder (set GGUF_WORKER_CACHE to a folder)",
+            code="cache_folder",
+        ) from error
