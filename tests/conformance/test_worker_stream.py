@@ -17,7 +17,7 @@ BAD_FRAME_STATUS = 76
 
 
 def frame(message: dict[str, Any]) -> bytes:
-    body = msgpack.packb(message)
+    body: bytes = msgpack.packb(message)
     return struct.pack("<2sBBI", b"GW", 1, 0, len(body)) + body
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -95,8 +95,8 @@ def test_folder_and_missing_file(tmp_path: Path) -> None:
     assert caught.value.status == Status.NOT_FOUND
 
 
-def write_odd_model(path: Path, *, tensor: str | None = None, **keys: object) -> None:
-    """A toy with one more tensor, or with metadata keys replaced; a key of None is left out."""
+def write_odd_model(path: Path, keys: Mapping[str, str | int], *, tensor: str | None = None) -> None:
+    """A toy with one more tensor, or with metadata keys replaced."""
     reader = GGUFReader(toy.build("llama-one-layer", path.parent / "toys"))
     writer = GGUFWriter(path, "llama")
     for field in reader.fields.values():
@@ -107,7 +107,7 @@ def write_odd_model(path: Path, *, tensor: str | None = None, **keys: object) ->
     for name, value in keys.items():
         if isinstance(value, str):
             writer.add_string(name, value)
-        elif isinstance(value, int):
+        else:
             writer.add_uint32(name, value)
     for found in reader.tensors:
         writer.add_tensor(found.name, found.data, raw_dtype=found.tensor_type)
@@ -122,7 +122,7 @@ def write_odd_model(path: Path, *, tensor: str | None = None, **keys: object) ->
 def test_model_that_claims_countless_layers(tmp_path: Path) -> None:
     """A count of layers that no model has is refused at once, also for an architecture that is not known."""
     path = tmp_path / "odd.gguf"
-    write_odd_model(path, **{"llama.block_count": 0xFFFFFFFF})
+    write_odd_model(path, {"llama.block_count": 0xFFFFFFFF})
     with pytest.raises(ShardEngineError, match="more layers than any model") as caught:
         inspect(path)
     assert caught.value.status == Status.MALFORMED
@@ -132,7 +132,7 @@ def test_model_that_claims_countless_layers(tmp_path: Path) -> None:
 def test_tensor_without_a_place_cannot_be_cut(name: str, tmp_path: Path) -> None:
     """A tensor that no rule knows is neither dropped from a shard nor put into it."""
     path = tmp_path / "odd.gguf"
-    write_odd_model(path, tensor=name)
+    write_odd_model(path, {}, tensor=name)
     with pytest.raises(ShardEngineError, match="cannot be cut") as caught:
         slice_artifact(path, (0, 1), tmp_path / "slice.gguf")
     assert (caught.value.status, caught.value.fields["tensor"]) == (Status.UNSUPPORTED, name)
@@ -141,7 +141,7 @@ def test_tensor_without_a_place_cannot_be_cut(name: str, tmp_path: Path) -> None
 def test_model_without_a_tokenizer(tmp_path: Path) -> None:
     """Token ids can be computed with, and whatever needs text is refused."""
     path = tmp_path / "odd.gguf"
-    write_odd_model(path, **{"tokenizer.ggml.model": "none", "llama.vocab_size": 315})
+    write_odd_model(path, {"tokenizer.ggml.model": "none", "llama.vocab_size": 315})
     with Engine(path) as engine:
         assert not engine.describe().has_vocabulary
         with pytest.raises(ShardEngineError) as caught:
