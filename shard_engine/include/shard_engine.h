@@ -124,7 +124,7 @@ typedef struct shard_error {
 typedef struct shard_recipe {
     uint32_t n_ctx;     /* KV cells shared by all sessions, a multiple of 256; also the length that
                            one session can reach */
-    uint32_t n_batch;   /* most rows in one step */
+    uint32_t n_batch;   /* most rows in one step; at least max_sessions */
     uint32_t n_ubatch;  /* most rows computed at once; at most n_batch */
     uint32_t n_threads; /* threads that compute: their number decides in which order some sums are
                            made. 0 lets the engine choose; a description says how many it took */

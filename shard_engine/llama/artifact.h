@@ -50,8 +50,8 @@ struct shard_artifact {
     shard_artifact_info info;
 };
 
-/* Opens and checks; hashes with `progress` (phase "digest") unless it is NULL, as slices made a
- * moment ago need not be. See `shard_engine_api.artifact_open` for the errors. */
+/* Opens, checks and hashes (phase "digest"). See `shard_engine_api.artifact_open` for the errors.
+ */
 shard_status artifact_open(const char *path, const char *cache_dir,
                            shard_progress_callback on_progress, void *user_data,
                            shard_artifact **out, shard_error *error);

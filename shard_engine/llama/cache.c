@@ -78,30 +78,6 @@ static shard_status lock(const char *path, shard_progress_callback on_progress, 
     return shard_ok(error);
 }
 
-static bool read_recorded(const char *path, char hex[SHARD_SHA256_HEX_SIZE]) {
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        return false;
-    }
-    memset(hex, 0, SHARD_SHA256_HEX_SIZE);
-    const size_t count = fread(hex, 1, SHARD_SHA256_HEX_SIZE - 1, file);
-    fclose(file);
-    return count == SHARD_SHA256_HEX_SIZE - 1;
-}
-
-static shard_status record(const char *path, const char *hex, shard_error *error) {
-    files_new_file file;
-    if (files_create(&file, path, error) != SHARD_OK) {
-        return error->status;
-    }
-    if (!files_write(file.fd, hex, SHARD_SHA256_HEX_SIZE - 1)) {
-        files_write_error(path, errno, 0, error);
-        files_discard(&file);
-        return error->status;
-    }
-    return files_publish(&file, error);
-}
-
 /* True when the file is there and still has the digest that it was written with. A missing or
  * changed file is no error, for it is written again; SHARD_ERR_CANCELLED is. */
 static bool is_intact(const cache_entry *entry, const char *cache_dir,
@@ -111,7 +87,7 @@ static bool is_intact(const cache_entry *entry, const char *cache_dir,
     digest_progress progress = {.callback = on_progress, .user_data = user_data, .phase = "digest"};
     struct stat status;
     shard_ok(error);
-    if (!read_recorded(entry->digest, recorded) || stat(entry->shard, &status) != 0) {
+    if (!digest_read(entry->digest, recorded) || stat(entry->shard, &status) != 0) {
         return false;
     }
     progress.total = (uint64_t)status.st_size;
@@ -139,7 +115,7 @@ static shard_status write_entry(const shard_artifact *artifact, uint32_t start, 
     if (digest_file(entry->shard, cache_dir, &progress, sha256, error) != SHARD_OK) {
         return error->status;
     }
-    return record(entry->digest, sha256, error);
+    return digest_write(entry->digest, sha256, error);
 }
 
 shard_status cache_shard_file(const shard_artifact *artifact, uint32_t start, uint32_t end,

@@ -51,7 +51,7 @@ static bool is_hex_digest(const char *text) {
            text[SHARD_SHA256_HEX_SIZE - 1] == '\0';
 }
 
-static bool recall(const char *path, char hex[SHARD_SHA256_HEX_SIZE]) {
+bool digest_read(const char *path, char hex[SHARD_SHA256_HEX_SIZE]) {
     shard_error ignored;
     struct stat status;
     int fd = -1;
@@ -69,20 +69,26 @@ static bool recall(const char *path, char hex[SHARD_SHA256_HEX_SIZE]) {
     return valid;
 }
 
+shard_status digest_write(const char *path, const char *hex, shard_error *error) {
+    files_new_file file;
+    if (files_create(&file, path, error) != SHARD_OK) {
+        return error->status;
+    }
+    if (!files_write(file.fd, hex, SHARD_SHA256_HEX_SIZE - 1)) {
+        files_write_error(path, errno, SHARD_SHA256_HEX_SIZE - 1, error);
+        files_discard(&file);
+        return error->status;
+    }
+    return files_publish(&file, error);
+}
+
 /* Remembering is a convenience: when it fails, the next load hashes again. */
 static void remember(const char *cache_dir, const char *path, const char *hex) {
     shard_error ignored;
-    files_new_file file;
     char folder[FILES_PATH_SIZE];
-    if (!files_join(folder, cache_dir, "digests") ||
-        files_make_folder(folder, &ignored) != SHARD_OK ||
-        files_create(&file, path, &ignored) != SHARD_OK) {
-        return;
-    }
-    if (files_write(file.fd, hex, SHARD_SHA256_HEX_SIZE - 1)) {
-        files_publish(&file, &ignored);
-    } else {
-        files_discard(&file);
+    if (files_join(folder, cache_dir, "digests") &&
+        files_make_folder(folder, &ignored) == SHARD_OK) {
+        digest_write(path, hex, &ignored);
     }
 }
 
@@ -141,7 +147,7 @@ shard_status digest_file(const char *path, const char *cache_dir, digest_progres
         return error->status;
     }
     const bool can_remember = cache_dir != NULL && remembered_path(&status, cache_dir, remembered);
-    if (can_remember && recall(remembered, hex)) {
+    if (can_remember && digest_read(remembered, hex)) {
         close(fd);
         if (!digest_advance(progress, (uint64_t)status.st_size)) {
             return shard_fail(error, SHARD_ERR_CANCELLED, "hashing %s was cancelled", path);

@@ -22,6 +22,11 @@ bool digest_advance(digest_progress *progress, uint64_t bytes);
 shard_status digest_file(const char *path, const char *cache_dir, digest_progress *progress,
                          char hex[SHARD_SHA256_HEX_SIZE], shard_error *error);
 
+/* A file that holds a digest and nothing else. Reading is false where there is no such file;
+ * writing replaces what is there in one step. */
+bool digest_read(const char *path, char hex[SHARD_SHA256_HEX_SIZE]);
+shard_status digest_write(const char *path, const char *hex, shard_error *error);
+
 /* The digest of a split set: sha256 over its files' digests (32 bytes each) in order. */
 shard_status digest_of_digests(const char (*hexes)[SHARD_SHA256_HEX_SIZE], size_t count,
                                char hex[SHARD_SHA256_HEX_SIZE], shard_error *error);

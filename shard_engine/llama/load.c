@@ -288,7 +288,7 @@ static uint64_t input_bytes(const shard_engine *engine) {
     return engine->takes_tokens ? 0 : rows * engine->description.n_embd * sizeof(float);
 }
 
-/* A first stage's own vocabulary is read when it is needed; whether there is one is known now. */
+/* Read here, because a model may come without a tokenizer, and the description must say so. */
 static bool has_vocabulary(shard_engine *engine, bool is_first) {
     shard_error ignored;
     return (is_first || engine->is_last) &&

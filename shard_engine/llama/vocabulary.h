@@ -1,6 +1,6 @@
-/* The artifact's vocabulary: the loaded model's own on a shard that has the head; on a first shard
- * it is loaded from the artifact when it is first asked for, so that a worker which never tokenizes
- * does not pay for it. */
+/* The artifact's vocabulary: the loaded model's own on a shard that has the head; on a first shard,
+ * whose model has none, it is read from the artifact beside the model when it is first needed,
+ * which is at the end of the load: a shard's description says whether there is one. */
 #ifndef SHARD_LLAMA_VOCABULARY_H
 #define SHARD_LLAMA_VOCABULARY_H
 

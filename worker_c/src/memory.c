@@ -2,7 +2,6 @@
 
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void *library_resizer(void *block, size_t size) {
     if (size == 0) {
@@ -28,15 +27,6 @@ void *memory_allocate_array(size_t count, size_t size) {
 
 void *memory_resize(void *block, size_t size) {
     return current(block, size > 0 ? size : 1);
-}
-
-char *memory_copy_text(const void *bytes, size_t size) {
-    char *text = memory_allocate(size + 1);
-    if (text != NULL) {
-        memcpy(text, bytes, size);
-        text[size] = '\0';
-    }
-    return text;
 }
 
 void memory_release(void *block) {

@@ -16,7 +16,6 @@ void memory_replace(memory_resizer resizer);
 void *memory_allocate(size_t size);
 void *memory_allocate_array(size_t count, size_t size);
 void *memory_resize(void *block, size_t size);
-char *memory_copy_text(const void *bytes, size_t size);
 void memory_release(void *block);
 
 #endif /* WORKER_MEMORY_H */
