@@ -21,17 +21,22 @@ class InspectConfig:
 
 async def inspect(config: InspectConfig) -> None:
     """Prints what the artifact is; progress of hashing goes to stderr."""
+    found = await look_at(config)
+    if config.json:
+        print_json(asdict(found) | {"allowed_cuts": allowed_cuts(found)})
+    else:
+        print(describe(found))
+
+
+async def look_at(config: InspectConfig) -> Inspection:
+    """What the artifact is, with progress on stderr unless JSON was asked for."""
     with display([Path(config.model).name], silent=config.json) as shown:
-        found = await gguf_worker.inspect(
+        return await gguf_worker.inspect(
             config.model,
             engine=config.engine,
             cache_dir=config.cache_dir,
             on_progress=lambda progress: shown.update(0, progress),
         )
-    if config.json:
-        print_json(asdict(found) | {"allowed_cuts": allowed_cuts(found)})
-    else:
-        print(describe(found))
 
 
 def allowed_cuts(found: Inspection) -> list[int]:

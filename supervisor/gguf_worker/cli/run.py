@@ -7,11 +7,10 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
-import gguf_worker
 from gguf_worker import Generation, Recipe, Route, ShardSpec, Timings, Utf8Stream, Worker
 from gguf_worker.cli.errors import EXIT_FAILED, CommandError
+from gguf_worker.cli.inspect import InspectConfig, look_at
 from gguf_worker.cli.layers import Range, even_ranges, ranges_of_cuts
 from gguf_worker.cli.progress import display
 from gguf_worker.cli.text import print_json, print_table, rate, show_rate, size
@@ -66,13 +65,9 @@ async def run(config: RunConfig) -> None:
 async def divide(config: RunConfig) -> list[ShardSpec]:
     """One specification per shard. A worker is asked for the model's layers and digest; every shard must then
     have that digest, so that no two of them load different files."""
-    with display([Path(config.model).name], silent=config.json) as shown:
-        found = await gguf_worker.inspect(
-            config.model,
-            engine=config.engine,
-            cache_dir=config.cache_dir,
-            on_progress=lambda progress: shown.update(0, progress),
-        )
+    found = await look_at(
+        InspectConfig(model=config.model, engine=config.engine, cache_dir=config.cache_dir, json=config.json)
+    )
     if not found.supported:
         raise CommandError(f"{config.model} cannot be run: {found.reason}", exit_status=EXIT_FAILED)
     if config.cuts is not None:
