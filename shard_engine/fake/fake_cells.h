@@ -1,33 +1,29 @@
 /*
  * The fake engine's KV cells and the sessions that hold them.
  *
- * All sessions share one pool of n_ctx cells. A cell keeps one row's memory of every owned layer.
- * The cells of a session form a chain from its last row back to its first, and the free cells form
- * one more chain, so taking and giving back a cell is one link and a trim is a walk.
+ * All cells lie in one pool, and cell_chains.h counts who holds which. A cell keeps one row: its
+ * token, and its memory of every owned layer.
  */
 #ifndef FAKE_CELLS_H
 #define FAKE_CELLS_H
 
-#include "fake_vocabulary.h"
+#include "cell_chains.h"
+#include "fake_sampling.h"
 #include "shard_engine.h"
-
-#define FAKE_NO_CELL UINT32_MAX
 
 typedef struct fake_session {
     bool open;
-    uint32_t length;                 /* rows, and so cells */
-    uint32_t last_cell;              /* of row length - 1, or FAKE_NO_CELL */
-    char text[FAKE_TOKEN_TEXT_SIZE]; /* of the token drawn last */
+    uint32_t length;    /* rows, and so cells */
+    uint32_t last_cell; /* of row length - 1, or CELL_NONE */
+    fake_sampler sampler;
 } fake_session;
 
 typedef struct fake_cells {
-    uint32_t n_cells;
-    uint32_t n_used;
+    cell_chains chains;
     uint32_t n_layers;
     uint32_t n_embd;
-    uint32_t first_free; /* or FAKE_NO_CELL */
-    uint32_t *before;    /* [n_cells]: the next cell of its chain */
-    uint16_t *memory;    /* [n_cells][n_layers][n_embd] */
+    int32_t *tokens;  /* [n_cells]: of the row, or TOKEN_UNKNOWN */
+    uint16_t *memory; /* [n_cells][n_layers][n_embd] */
     uint32_t max_sessions;
     fake_session *sessions; /* [max_sessions] */
 } fake_cells;
@@ -38,19 +34,35 @@ shard_status fake_cells_init(fake_cells *cells, uint32_t n_cells, uint32_t n_lay
                              uint32_t n_embd, uint32_t max_sessions, shard_error *error);
 void fake_cells_free(fake_cells *cells);
 
-/* Bytes allocated for the cells. */
-uint64_t fake_cells_bytes(const fake_cells *cells);
+/* Bytes that so many cells take. */
+uint64_t fake_cells_bytes(uint32_t n_cells, uint32_t n_layers, uint32_t n_embd);
 
-shard_status fake_session_open(fake_cells *cells, shard_session_id *out, shard_error *error);
+/* Opens an empty session that draws with a copy of `sampling`. */
+shard_status fake_session_open(fake_cells *cells, const shard_sampling *sampling,
+                               shard_session_id *out, shard_error *error);
 
 /* The open session of that id, or NULL and SHARD_ERR_NO_SESSION. */
 fake_session *fake_session_find(const fake_cells *cells, shard_session_id id, shard_error *error);
 
 /* Adds a cell for one more row; there must be a free one. Returns the cell. */
-uint32_t fake_session_extend(fake_cells *cells, fake_session *session);
+uint32_t fake_session_extend(fake_cells *cells, fake_session *session, int32_t token);
 
-/* Gives back the cells of all rows from `length` on. Returns how many there were. */
+/* Lets go of the cells of all rows from `length` on. Returns how many are free again. */
 uint32_t fake_session_trim(fake_cells *cells, fake_session *session, uint32_t length);
+
+/* Lets go of all cells and ends the session. Returns how many are free again. */
+uint32_t fake_session_close(fake_cells *cells, fake_session *session);
+
+/* Gives the empty session `to` the first `length` rows of `from`: the very cells, or copies of
+ * them, for which there must be free ones. */
+void fake_session_share(fake_cells *cells, const fake_session *from, uint32_t length,
+                        fake_session *to);
+void fake_session_copy(fake_cells *cells, const fake_session *from, uint32_t length,
+                       fake_session *to);
+
+/* Writes the tokens of the rows [first, length) of a session to tokens[first], ... */
+void fake_session_tokens(const fake_cells *cells, const fake_session *session, uint32_t first,
+                         int32_t *tokens);
 
 /* The memory of one cell for one owned layer, counted from 0: n_embd values. */
 uint16_t *fake_cell_memory(const fake_cells *cells, uint32_t cell, uint32_t layer);

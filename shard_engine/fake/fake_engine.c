@@ -2,9 +2,12 @@
 
 #include "error.h"
 #include "fake_artifact.h"
+#include "fake_sessions.h"
 #include "fake_vocabulary.h"
+#include "memory_rules.h"
 #include "recipe_rules.h"
 #include "registry.h"
+#include "sampling_rules.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -38,42 +41,7 @@ static shard_status fake_build(shard_build *build, shard_error *error) {
     return shard_ok(error);
 }
 
-/* ---- opening and closing ---- */
-
-static void fake_close(shard_engine *engine) {
-    fake_model_free(&engine->model);
-    fake_cells_free(&engine->cells);
-    free(engine->rows);
-    free(engine->row_cells);
-    free(engine->output);
-    free(engine);
-}
-
-/* Values in a row that comes out; the description is not there yet when buffers are made. */
-static uint64_t columns_out(const fake_model *model) {
-    return model->head != NULL ? model->spec.n_vocab : model->spec.n_embd;
-}
-
-static uint64_t buffer_bytes(const shard_engine *engine, uint64_t max_batch) {
-    return max_batch * (engine->model.spec.n_embd * sizeof(uint32_t) + sizeof(uint32_t) +
-                        columns_out(&engine->model) * sizeof(float));
-}
-
-static shard_status allocate_buffers(shard_engine *engine, uint64_t max_batch, shard_error *error) {
-    engine->rows = malloc(max_batch * engine->model.spec.n_embd * sizeof(uint32_t));
-    engine->row_cells = malloc(max_batch * sizeof(uint32_t));
-    engine->output = malloc(max_batch * columns_out(&engine->model) * sizeof(float));
-    if (engine->rows != NULL && engine->row_cells != NULL && engine->output != NULL) {
-        return SHARD_OK;
-    }
-    const uint64_t needed = buffer_bytes(engine, max_batch);
-    shard_fail(error, SHARD_ERR_MEMORY,
-               "a batch of %" PRIu64 " rows needs %" PRIu64
-               " bytes, which could not be had; lower n_batch",
-               max_batch, needed);
-    shard_error_add(error, "needed_bytes", "%" PRIu64, needed);
-    return error->status;
-}
+/* ---- what the parameters say ---- */
 
 static shard_status check_artifact(const fake_spec *spec, const char *expected,
                                    shard_error *error) {
@@ -91,36 +59,155 @@ static shard_status check_artifact(const fake_spec *spec, const char *expected,
     return error->status;
 }
 
-/* Everything here is read from what was allocated, except the recipe, whose every value was
- * honoured as it stands or refused. */
-static void settle_description(shard_engine *engine, const shard_recipe *recipe) {
+/* The parameters once they are known to be good, and what follows from them. */
+typedef struct checked_params {
+    fault_plan plan;
+    fake_spec spec;
+    uint32_t start;
+    uint32_t end;
+    shard_recipe recipe; /* settled */
+    boundary_dtype boundary;
+    uint32_t n_cells;
+    uint32_t n_columns; /* values in a row that comes out */
+    shard_memory memory;
+} checked_params;
+
+static uint64_t buffer_bytes(const checked_params *checked, uint32_t max_sessions) {
+    const bool is_last = checked->end == checked->spec.n_layer;
+    const uint64_t n_embd = checked->spec.n_embd, n_columns = checked->n_columns;
+    const uint64_t per_row =
+        n_embd * sizeof(uint32_t) + sizeof(uint32_t) + n_columns * sizeof(float);
+    const uint64_t per_session = sizeof(fake_session) + sizeof(uint32_t) + sizeof(decode_call);
+    const uint64_t draw =
+        is_last ? n_columns * sizeof(fake_choice) + checked->recipe.n_ctx * sizeof(int32_t) : 0;
+    return checked->recipe.n_batch * per_row + max_sessions * per_session + draw;
+}
+
+static void settle(const shard_params *params, checked_params *checked) {
+    const fake_spec *spec = &checked->spec;
+    checked->recipe = recipe_rules_settle(&params->recipe);
+    boundary_find(checked->recipe.boundary, &checked->boundary);
+    checked->n_cells =
+        checked->recipe.n_ctx * (checked->recipe.kv_unified ? 1 : params->max_sessions);
+    checked->n_columns = checked->end == spec->n_layer ? spec->n_vocab : spec->n_embd;
+    checked->memory = (shard_memory){
+        .weights_bytes = fake_model_bytes_of(spec, checked->start, checked->end),
+        .kv_bytes = fake_cells_bytes(checked->n_cells, checked->end - checked->start, spec->n_embd),
+        .compute_bytes = buffer_bytes(checked, params->max_sessions),
+    };
+}
+
+static shard_status check_all(const shard_params *params, checked_params *checked,
+                              shard_error *error) {
+    checked->start = params->layer_start;
+    checked->end = params->layer_end;
+    if (fault_plan_parse(params->fault_plan, &checked->plan, error) != SHARD_OK ||
+        recipe_rules_check(params, error) != SHARD_OK ||
+        fake_artifact_digest(params->model_path, params->on_progress, params->user_data,
+                             &checked->spec, error) != SHARD_OK ||
+        check_artifact(&checked->spec, params->expected_artifact, error) != SHARD_OK ||
+        fake_spec_range(&checked->spec, &checked->start, &checked->end, error) != SHARD_OK) {
+        return error->status;
+    }
+    settle(params, checked);
+    return SHARD_OK;
+}
+
+static shard_status fake_estimate(const shard_params *params, shard_memory *memory,
+                                  shard_error *error) {
+    checked_params checked;
+    if (check_all(params, &checked, error) != SHARD_OK) {
+        return error->status;
+    }
+    *memory = checked.memory;
+    return shard_ok(error);
+}
+
+/* ---- opening and closing ---- */
+
+static void fake_close(shard_engine *engine) {
+    fake_model_free(&engine->model);
+    fake_cells_free(&engine->cells);
+    free(engine->rows);
+    free(engine->row_cells);
+    free(engine->output);
+    free(engine->calls.order);
+    free(engine->calls.calls);
+    free(engine->choices);
+    free(engine->tokens);
+    free(engine);
+}
+
+static bool allocate_step(shard_engine *engine, const checked_params *checked,
+                          uint32_t max_sessions) {
+    const size_t max_batch = checked->recipe.n_batch;
+    engine->rows = malloc(max_batch * checked->spec.n_embd * sizeof(uint32_t));
+    engine->row_cells = malloc(max_batch * sizeof(uint32_t));
+    engine->output = malloc(max_batch * checked->n_columns * sizeof(float));
+    engine->calls.order = malloc(max_sessions * sizeof(uint32_t));
+    engine->calls.calls = malloc(max_sessions * sizeof(decode_call));
+    return engine->rows != NULL && engine->row_cells != NULL && engine->output != NULL &&
+           engine->calls.order != NULL && engine->calls.calls != NULL;
+}
+
+/* Only the last stage draws. */
+static bool allocate_draw(shard_engine *engine, const checked_params *checked) {
+    if (engine->model.head == NULL) {
+        return true;
+    }
+    engine->choices = malloc(checked->n_columns * sizeof(fake_choice));
+    engine->tokens = malloc(checked->recipe.n_ctx * sizeof(int32_t));
+    return engine->choices != NULL && engine->tokens != NULL;
+}
+
+static shard_status allocate_buffers(shard_engine *engine, const checked_params *checked,
+                                     uint32_t max_sessions, shard_error *error) {
+    const bool stepping = allocate_step(engine, checked, max_sessions);
+    if (stepping && allocate_draw(engine, checked)) {
+        return SHARD_OK;
+    }
+    const uint64_t needed = checked->memory.compute_bytes;
+    shard_fail(error, SHARD_ERR_MEMORY,
+               "a batch of %" PRIu32 " rows needs %" PRIu64
+               " bytes, which could not be had; lower n_batch",
+               checked->recipe.n_batch, needed);
+    shard_error_add(error, "needed_bytes", "%" PRIu64, needed);
+    return error->status;
+}
+
+/* What a shard is and owns is read from what was allocated; every value of the recipe was honoured
+ * as it stands or refused. */
+static void settle_description(shard_engine *engine, const checked_params *checked) {
     const fake_model *model = &engine->model;
     const fake_spec *spec = &model->spec;
     const bool vocabulary = model->embedding != NULL || model->head != NULL;
-    shard_description *description = &engine->description;
-    description->layer_start = model->layer_start;
-    description->layer_end = model->layer_end;
-    description->recipe = recipe_rules_settle(recipe);
-    snprintf(description->architecture, sizeof(description->architecture), "fake");
-    fake_spec_text(spec, description->model_name);
-    description->n_layer = spec->n_layer;
-    description->n_embd = spec->n_embd;
-    description->n_vocab = vocabulary ? spec->n_vocab : 0;
-    description->n_ctx_train = UINT32_MAX;
-    description->owned_layers = fake_model_layers(model);
-    description->owned_tensors = model->n_tensors;
-    description->owned_bytes = fake_model_bytes(model);
-    description->has_token_embedding = model->embedding != NULL;
-    description->has_output_head = model->head != NULL;
-    description->has_vocabulary = vocabulary;
-    description->weights_bytes = fake_model_bytes(model);
-    description->kv_bytes = fake_cells_bytes(&engine->cells);
-    description->compute_bytes = buffer_bytes(engine, recipe->n_batch);
-    description->max_sessions = engine->cells.max_sessions;
-    description->kv_cells = engine->cells.n_cells;
-    description->max_batch = recipe->n_batch;
-    fake_artifact_sha256(spec, description->artifact_sha256);
-    fake_shard_sha256(spec, model->layer_start, model->layer_end, description->shard_sha256);
+    engine->description = (shard_description){
+        .layer_start = model->layer_start,
+        .layer_end = model->layer_end,
+        .recipe = checked->recipe,
+        .architecture = "fake",
+        .n_layer = spec->n_layer,
+        .n_embd = spec->n_embd,
+        .n_vocab = vocabulary ? spec->n_vocab : 0,
+        .n_ctx_train = UINT32_MAX,
+        .owned_layers = fake_model_layers(model),
+        .owned_tensors = model->n_tensors,
+        .owned_bytes = fake_model_bytes(model),
+        .has_token_embedding = model->embedding != NULL,
+        .has_output_head = model->head != NULL,
+        .has_vocabulary = vocabulary,
+        .memory = {.weights_bytes = fake_model_bytes(model),
+                   .kv_bytes = checked->memory.kv_bytes,
+                   .compute_bytes = checked->memory.compute_bytes},
+        .max_sessions = engine->cells.max_sessions,
+        .kv_cells = engine->cells.chains.n_cells,
+        .session_cells = checked->recipe.n_ctx,
+        .max_batch = checked->recipe.n_batch,
+        .can_trim = spec->recurrent == 0,
+    };
+    fake_spec_text(spec, engine->description.model_name);
+    fake_artifact_sha256(spec, engine->description.artifact_sha256);
+    fake_shard_sha256(spec, model->layer_start, model->layer_end, engine->description.shard_sha256);
 }
 
 static shard_status warm_up(shard_engine *engine, const shard_params *params, shard_error *error) {
@@ -136,51 +223,29 @@ static shard_status warm_up(shard_engine *engine, const shard_params *params, sh
     return SHARD_OK;
 }
 
-/* What the parameters say, once they are known to be good. */
-typedef struct checked_params {
-    fault_plan plan;
-    fake_spec spec;
-    uint32_t start;
-    uint32_t end;
-} checked_params;
-
 /* Fills an engine that is zeroed; what it holds when it fails, fake_close releases. */
 static shard_status load(shard_engine *engine, const shard_params *params,
                          const checked_params *checked, shard_error *error) {
     const fake_spec *spec = &checked->spec;
-    const shard_recipe *recipe = &params->recipe;
     slow_load slow = slow_load_init(&engine->plan, params->on_progress, params->user_data);
-    if (fake_model_load(&engine->model, spec, checked->start, checked->end, slow_load_progress,
-                        &slow, error) != SHARD_OK ||
+    if (fake_model_load(&engine->model, spec, checked->boundary, checked->start, checked->end,
+                        slow_load_progress, &slow, error) != SHARD_OK ||
         fault_actions_load(&engine->plan, error) != SHARD_OK ||
-        fake_cells_init(&engine->cells, recipe->n_ctx, checked->end - checked->start, spec->n_embd,
-                        params->max_sessions, error) != SHARD_OK ||
-        allocate_buffers(engine, recipe->n_batch, error) != SHARD_OK ||
+        fake_cells_init(&engine->cells, checked->n_cells, checked->end - checked->start,
+                        spec->n_embd, params->max_sessions, error) != SHARD_OK ||
+        allocate_buffers(engine, checked, params->max_sessions, error) != SHARD_OK ||
         warm_up(engine, params, error) != SHARD_OK) {
         return error->status;
     }
-    settle_description(engine, recipe);
+    settle_description(engine, checked);
     return shard_ok(error);
-}
-
-static shard_status check_all(const shard_params *params, checked_params *checked,
-                              shard_error *error) {
-    checked->start = params->layer_start;
-    checked->end = params->layer_end;
-    if (fault_plan_parse(params->fault_plan, &checked->plan, error) != SHARD_OK ||
-        recipe_rules_check(params, error) != SHARD_OK ||
-        fake_artifact_digest(params->model_path, params->on_progress, params->user_data,
-                             &checked->spec, error) != SHARD_OK ||
-        check_artifact(&checked->spec, params->expected_artifact, error) != SHARD_OK) {
-        return error->status;
-    }
-    return fake_spec_range(&checked->spec, &checked->start, &checked->end, error);
 }
 
 static shard_status fake_open(const shard_params *params, shard_engine **out, shard_error *error) {
     checked_params checked;
     *out = NULL;
-    if (check_all(params, &checked, error) != SHARD_OK) {
+    if (check_all(params, &checked, error) != SHARD_OK ||
+        memory_rules_check(&checked.memory, params->memory_available, error) != SHARD_OK) {
         return error->status;
     }
     shard_engine *engine = calloc(1, sizeof(*engine));
@@ -188,6 +253,7 @@ static shard_status fake_open(const shard_params *params, shard_engine **out, sh
         return shard_fail(error, SHARD_ERR_MEMORY, "the engine's record could not be allocated");
     }
     engine->plan = checked.plan;
+    engine->boundary = checked.boundary;
     if (load(engine, params, &checked, error) != SHARD_OK) {
         fake_close(engine);
         return error->status;
@@ -198,69 +264,6 @@ static shard_status fake_open(const shard_params *params, shard_engine **out, sh
 
 static void fake_describe(const shard_engine *engine, shard_description *description) {
     *description = engine->description;
-}
-
-/* ---- sessions ---- */
-
-static uint32_t fake_kv_cells_used(const shard_engine *engine) {
-    return engine->cells.n_used;
-}
-
-static shard_status open_session(shard_engine *engine, const shard_sampling *sampling,
-                                 shard_session_id *out, shard_error *error) {
-    *out = -1;
-    /* Written so that NaN is refused too. */
-    if (sampling != NULL && !(sampling->temperature == 0)) {
-        shard_fail(error, SHARD_ERR_UNSUPPORTED,
-                   "temperature %g is not supported; only greedy sampling is, temperature 0",
-                   (double)sampling->temperature);
-        shard_error_add(error, "field", "temperature");
-        shard_error_add(error, "actual", "%g", (double)sampling->temperature);
-        return error->status;
-    }
-    return fake_session_open(&engine->cells, out, error);
-}
-
-shard_status fake_session_length(const shard_engine *engine, shard_session_id id, uint32_t *length,
-                                 shard_error *error) {
-    const fake_session *session = fake_session_find(&engine->cells, id, error);
-    if (session == NULL) {
-        return error->status;
-    }
-    *length = session->length;
-    return shard_ok(error);
-}
-
-static shard_status session_trim(shard_engine *engine, shard_session_id id, uint32_t position,
-                                 uint32_t *kv_cells_freed, shard_error *error) {
-    *kv_cells_freed = 0;
-    fake_session *session = fake_session_find(&engine->cells, id, error);
-    if (session == NULL) {
-        return error->status;
-    }
-    if (position > session->length) {
-        shard_fail(error, SHARD_ERR_POSITION,
-                   "the session is %" PRIu32 " rows long and cannot be trimmed to %" PRIu32
-                   "; trim to at most %" PRIu32,
-                   session->length, position, session->length);
-        shard_error_add(error, "expected", "%" PRIu32, session->length);
-        shard_error_add(error, "actual", "%" PRIu32, position);
-        return error->status;
-    }
-    *kv_cells_freed = fake_session_trim(&engine->cells, session, position);
-    return shard_ok(error);
-}
-
-static shard_status session_close(shard_engine *engine, shard_session_id id,
-                                  uint32_t *kv_cells_freed, shard_error *error) {
-    *kv_cells_freed = 0;
-    fake_session *session = fake_session_find(&engine->cells, id, error);
-    if (session == NULL) {
-        return error->status;
-    }
-    *kv_cells_freed = fake_session_trim(&engine->cells, session, 0);
-    session->open = false;
-    return shard_ok(error);
 }
 
 /* ---- vocabulary ---- */
@@ -334,14 +337,17 @@ const shard_engine_api shard_fake_engine = {
     .artifact_layer_bytes = fake_artifact_layer_bytes,
     .artifact_close = fake_artifact_close,
     .slice = fake_slice,
+    .estimate = fake_estimate,
     .open = fake_open,
     .close = fake_close,
     .describe = fake_describe,
-    .kv_cells_used = fake_kv_cells_used,
-    .session_open = open_session,
-    .session_length = fake_session_length,
-    .session_trim = session_trim,
-    .session_close = session_close,
+    .kv_cells_used = fake_sessions_cells_used,
+    .default_sampling = sampling_rules_defaults,
+    .session_open = fake_sessions_open,
+    .session_fork = fake_sessions_fork,
+    .session_length = fake_sessions_length,
+    .session_trim = fake_sessions_trim,
+    .session_close = fake_sessions_close,
     .step = fake_step,
     .tokenize = tokenize,
     .detokenize = detokenize,

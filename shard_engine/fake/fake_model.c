@@ -6,7 +6,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { LOGIT_LEVEL_SHIFT = 8, LOGIT_LEVELS_PER_UNIT = 16 };
+enum { LOGIT_LEVELS_PER_UNIT = 16 };
+
+/* The largest primes whose residues are all exact in the dtype (f32: in a KV cell). */
+static const fake_arithmetic ARITHMETIC[] = {
+    [BOUNDARY_F32] = {65521, 8},
+    [BOUNDARY_F16] = {2039, 3},
+    [BOUNDARY_BF16] = {251, 0},
+};
 
 /* ---- tensors ---- */
 
@@ -23,10 +30,10 @@ static uint32_t mix(uint32_t hash, uint32_t word) {
     return hash ^ (hash >> 15);
 }
 
-static void fill_tensor(const fake_tensor *tensor, uint32_t seed) {
+static void fill_tensor(const fake_tensor *tensor, uint32_t seed, uint32_t modulus) {
     const uint32_t origin = mix(mix(mix(0, seed), tensor->kind), tensor->layer);
     for (uint64_t i = 0; i < tensor->n_values; i++) {
-        tensor->values[i] = mix(origin, (uint32_t)i) % FAKE_MODULUS;
+        tensor->values[i] = mix(origin, (uint32_t)i) % modulus;
     }
 }
 
@@ -43,7 +50,7 @@ static shard_status add_tensor(fake_model *model, fake_tensor_kind kind, uint32_
         return error->status;
     }
     model->n_tensors++;
-    fill_tensor(tensor, model->spec.seed);
+    fill_tensor(tensor, model->spec.seed, model->arithmetic.modulus);
     return SHARD_OK;
 }
 
@@ -106,15 +113,13 @@ static shard_status load_tensors(fake_model *model, const load_report *to, shard
     return SHARD_OK;
 }
 
-shard_status fake_model_load(fake_model *model, const fake_spec *spec, uint32_t start, uint32_t end,
-                             shard_progress_callback on_progress, void *user_data,
-                             shard_error *error) {
+shard_status fake_model_load(fake_model *model, const fake_spec *spec, boundary_dtype boundary,
+                             uint32_t start, uint32_t end, shard_progress_callback on_progress,
+                             void *user_data, shard_error *error) {
     const size_t room = (size_t)FAKE_TENSORS_PER_LAYER * (end - start) + 2;
-    const load_report to = {on_progress, user_data,
-                            fake_layer_bytes(spec) * (end - start) +
-                                fake_embedding_bytes(spec) *
-                                    ((start == 0) + (end == spec->n_layer))};
-    *model = (fake_model){.spec = *spec, .layer_start = start, .layer_end = end};
+    const load_report to = {on_progress, user_data, fake_model_bytes_of(spec, start, end)};
+    *model = (fake_model){
+        .spec = *spec, .arithmetic = ARITHMETIC[boundary], .layer_start = start, .layer_end = end};
     model->tensors = calloc(room, sizeof(fake_tensor));
     if (model->tensors == NULL) {
         return shard_fail(error, SHARD_ERR_MEMORY, "the list of tensors could not be allocated");
@@ -132,6 +137,11 @@ void fake_model_free(fake_model *model) {
     }
     free(model->tensors);
     *model = (fake_model){0};
+}
+
+uint64_t fake_model_bytes_of(const fake_spec *spec, uint32_t start, uint32_t end) {
+    const uint64_t n_ends = (start == 0) + (end == spec->n_layer);
+    return fake_layer_bytes(spec) * (end - start) + fake_embedding_bytes(spec) * n_ends;
 }
 
 uint64_t fake_model_bytes(const fake_model *model) {
@@ -152,8 +162,8 @@ uint32_t fake_model_layers(const fake_model *model) {
 
 /* ---- arithmetic ---- */
 
-uint32_t fake_residue(float value) {
-    return (uint32_t)fmodf(truncf(fabsf(value)), FAKE_MODULUS);
+uint32_t fake_residue(const fake_model *model, float value) {
+    return (uint32_t)fmodf(truncf(fabsf(value)), (float)model->arithmetic.modulus);
 }
 
 void fake_model_embed(const fake_model *model, int32_t token, uint32_t *row) {
@@ -169,15 +179,15 @@ void fake_model_layer(const fake_model *model, uint32_t layer, const uint16_t *b
         &model->tensors[(size_t)FAKE_TENSORS_PER_LAYER * (layer - model->layer_start)];
     const uint32_t *mixing = tensors[0].values, *remembering = tensors[1].values,
                    *bias = tensors[2].values;
-    const uint32_t n_embd = model->spec.n_embd;
+    const uint32_t n_embd = model->spec.n_embd, modulus = model->arithmetic.modulus;
     const uint32_t wrapped = row[0]; /* the last value's neighbour, before it is overwritten */
     for (uint32_t i = 0; i < n_embd; i++) {
         const uint64_t neighbour = i + 1 < n_embd ? row[i + 1] : wrapped;
         const uint64_t past = before != NULL ? before[i] : 0;
-        memory[i] = (uint16_t)((3 * past + row[i] + 1) % FAKE_MODULUS);
+        memory[i] = (uint16_t)((3 * past + row[i] + 1) % modulus);
         row[i] = (uint32_t)(((uint64_t)mixing[i] * row[i] + neighbour +
                              (uint64_t)remembering[i] * memory[i] + bias[i]) %
-                            FAKE_MODULUS);
+                            modulus);
     }
 }
 
@@ -189,7 +199,8 @@ void fake_model_logits(const fake_model *model, const uint32_t *row, float *logi
         for (uint32_t i = 0; i < n_embd; i++) {
             sum += (uint64_t)weights[i] * row[i];
         }
-        const uint32_t level = (uint32_t)(sum % FAKE_MODULUS) >> LOGIT_LEVEL_SHIFT;
+        const uint32_t residue = (uint32_t)(sum % model->arithmetic.modulus);
+        const uint32_t level = residue >> model->arithmetic.level_shift;
         logits[v] = (float)level / LOGIT_LEVELS_PER_UNIT;
     }
 }

@@ -2,9 +2,14 @@
 #ifndef FAKE_MODEL_H
 #define FAKE_MODEL_H
 
+#include "boundary.h"
 #include "fake_spec.h"
 
-enum { FAKE_MODULUS = 65521 }; /* the largest prime below 2^16, so that a residue fits 16 bits */
+/* How a model counts: chosen by the boundary, so that each residue is exact in its dtype. */
+typedef struct fake_arithmetic {
+    uint32_t modulus;     /* a prime, at most 2^16, so that a KV cell's residue fits 16 bits */
+    uint32_t level_shift; /* bits of a residue that a logit leaves out: about 256 levels are left */
+} fake_arithmetic;
 
 typedef enum fake_tensor_kind {
     FAKE_TENSOR_MIX = 1,       /* per layer, [n_embd] */
@@ -25,6 +30,7 @@ typedef struct fake_tensor {
 
 typedef struct fake_model {
     fake_spec spec;
+    fake_arithmetic arithmetic;
     uint32_t layer_start;
     uint32_t layer_end;
     uint32_t n_tensors;
@@ -38,17 +44,20 @@ uint64_t fake_embedding_bytes(const fake_spec *spec); /* the head has as many */
 
 /* Allocates and fills the tensors of [start, end), reporting phase "load". On failure nothing is
  * held. `model` is released by fake_model_free, which may be called on a zeroed one. */
-shard_status fake_model_load(fake_model *model, const fake_spec *spec, uint32_t start, uint32_t end,
-                             shard_progress_callback on_progress, void *user_data,
-                             shard_error *error);
+shard_status fake_model_load(fake_model *model, const fake_spec *spec, boundary_dtype boundary,
+                             uint32_t start, uint32_t end, shard_progress_callback on_progress,
+                             void *user_data, shard_error *error);
 void fake_model_free(fake_model *model);
+
+/* Bytes of the tensors of [start, end). */
+uint64_t fake_model_bytes_of(const fake_spec *spec, uint32_t start, uint32_t end);
 
 /* Counted from the tensors that are held. */
 uint64_t fake_model_bytes(const fake_model *model);
 uint32_t fake_model_layers(const fake_model *model);
 
 /* The residue that a finite value of an incoming row stands for. */
-uint32_t fake_residue(float value);
+uint32_t fake_residue(const fake_model *model, float value);
 
 /* row[n_embd] = the embedding of `token`, which must be inside the vocabulary. */
 void fake_model_embed(const fake_model *model, int32_t token, uint32_t *row);

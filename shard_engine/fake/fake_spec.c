@@ -28,6 +28,7 @@ static const spec_key KEYS[] = {
     {"embd", offsetof(fake_spec, n_embd), 8, 1, 65536},
     {"vocab", offsetof(fake_spec, n_vocab), 64, 2, 1u << 20},
     {"seed", offsetof(fake_spec, seed), 1, 0, UINT32_MAX},
+    {"recurrent", offsetof(fake_spec, recurrent), 0, 0, 1},
 };
 
 enum { N_KEYS = sizeof(KEYS) / sizeof(KEYS[0]) };
@@ -60,8 +61,8 @@ static shard_status bad_pair(const char *pair, size_t length, const spec_key *ke
     if (key == NULL) {
         shard_fail(
             error, SHARD_ERR_ARGUMENT,
-            "\"%.*s\" is not part of a fake model; write layers, embd, vocab or seed, then =, "
-            "then a number",
+            "\"%.*s\" is not part of a fake model; write layers, embd, vocab, seed or recurrent, "
+            "then =, then a number",
             (int)length, pair);
     } else {
         shard_fail(error, SHARD_ERR_ARGUMENT,
@@ -106,8 +107,9 @@ static shard_status parse_spec(const char *text, fake_spec *spec, shard_error *e
 size_t fake_spec_text(const fake_spec *spec, char text[FAKE_TEXT_SIZE]) {
     return (size_t)snprintf(text, FAKE_TEXT_SIZE,
                             "fake:layers=%" PRIu32 ",embd=%" PRIu32 ",vocab=%" PRIu32
-                            ",seed=%" PRIu32,
-                            spec->n_layer, spec->n_embd, spec->n_vocab, spec->seed);
+                            ",seed=%" PRIu32 "%s",
+                            spec->n_layer, spec->n_embd, spec->n_vocab, spec->seed,
+                            spec->recurrent ? ",recurrent=1" : "");
 }
 
 /* ---- slice files ---- */

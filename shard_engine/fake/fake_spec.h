@@ -12,6 +12,7 @@ typedef struct fake_spec {
     uint32_t n_embd;
     uint32_t n_vocab;
     uint32_t seed;
+    uint32_t recurrent;  /* 1: sessions behave as those of a model with recurrent state */
     bool is_slice;       /* read from a slice file, which has only [start, end) */
     uint32_t start, end; /* the layers that are there; all of them in a specification */
 } fake_spec;
@@ -24,7 +25,9 @@ shard_status fake_spec_read(const char *model_path, fake_spec *spec, shard_error
 shard_status fake_spec_range(const fake_spec *spec, uint32_t *start, uint32_t *end,
                              shard_error *error);
 
-/* Writes the canonical specification: all keys, in the fixed order. Returns its length. */
+/* Writes the canonical specification: all keys, in the fixed order, but `recurrent` only where it
+ * is
+ * 1. Returns its length. */
 size_t fake_spec_text(const fake_spec *spec, char text[FAKE_TEXT_SIZE]);
 
 /* Writes the content of the slice file of [start, end). Returns its length. */

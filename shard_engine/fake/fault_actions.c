@@ -2,6 +2,7 @@
 
 #include "error.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,8 @@ enum {
     FLOOD_BYTES = 4 << 20,             /* more than any pipe holds */
     ALLOCATION_PIECE_BYTES = 16 << 20, /* small enough that a limit is met, not jumped over */
 };
+
+static const float PAST_F16 = 100000.0f; /* f16 ends at 65504 */
 
 bool fake_signals_take_cancel(fake_signals *signals) {
     return atomic_load(&signals->cancelled) && atomic_exchange(&signals->cancelled, false);
@@ -123,8 +126,8 @@ static void fire_fatal(const fault_plan *plan, uint64_t step) {
     }
 }
 
-shard_status fault_actions_step(const fault_plan *plan, uint64_t step, fake_signals *signals,
-                                shard_error *error) {
+static shard_status fire_step(const fault_plan *plan, uint64_t step, fake_signals *signals,
+                              shard_error *error) {
     if (fault_plan_due(plan, FAULT_STDERR_FLOOD, step) != NULL) {
         flood_stderr();
     }
@@ -137,6 +140,30 @@ shard_status fault_actions_step(const fault_plan *plan, uint64_t step, fake_sign
     }
     const fault *slow = fault_plan_due(plan, FAULT_SLOW, step);
     return slow == NULL ? SHARD_OK : spend(slow->value, signals, error);
+}
+
+shard_status fault_actions_call(const fault_plan *plan, uint64_t step, uint32_t call,
+                                fake_signals *signals, shard_error *error) {
+    if (call == 1 && fire_step(plan, step, signals, error) != SHARD_OK) {
+        return error->status;
+    }
+    if (fault_plan_due_in_call(plan, FAULT_FAIL_CALL, step, call)) {
+        return shard_fail(error, SHARD_ERR_BACKEND,
+                          "the fault plan fails call %u of step %llu; close the engine", call,
+                          (unsigned long long)step);
+    }
+    return fault_plan_due_in_call(plan, FAULT_HANG_CALL, step, call)
+               ? hang_until_cancelled(signals, error)
+               : SHARD_OK;
+}
+
+void fault_actions_output(const fault_plan *plan, uint64_t step, float *row) {
+    if (fault_plan_due(plan, FAULT_NAN, step) != NULL) {
+        row[0] = NAN;
+    }
+    if (fault_plan_due(plan, FAULT_OVERFLOW, step) != NULL) {
+        row[0] = PAST_F16;
+    }
 }
 
 slow_load slow_load_init(const fault_plan *plan, shard_progress_callback on_progress,

@@ -16,10 +16,14 @@ typedef struct fake_signals {
 /* Whether a cancel came in; takes it, so that it stops one step and no more. */
 bool fake_signals_take_cancel(fake_signals *signals);
 
-/* Makes every fault happen that is due at the start of `step`. SHARD_ERR_CANCELLED when the step
- * was cancelled meanwhile, SHARD_ERR_MEMORY when an `allocate` was refused. */
-shard_status fault_actions_step(const fault_plan *plan, uint64_t step, fake_signals *signals,
-                                shard_error *error);
+/* Makes every fault happen that is due at the start of a call (from 1) of `step`; those of the step
+ * itself are due in its first. SHARD_ERR_CANCELLED when the step was cancelled meanwhile,
+ * SHARD_ERR_MEMORY when an `allocate` was refused, SHARD_ERR_BACKEND when the call is to fail. */
+shard_status fault_actions_call(const fault_plan *plan, uint64_t step, uint32_t call,
+                                fake_signals *signals, shard_error *error);
+
+/* Spoils the last row that an entry of `step` made, where that is due. */
+void fault_actions_output(const fault_plan *plan, uint64_t step, float *row);
 
 /* A load whose bytes arrive as slowly as `load-slow` says, and at once without it: give
  * `slow_load_progress` and this to whatever loads, in place of the caller's own callback. */

@@ -10,25 +10,34 @@ typedef struct fault_word {
     fault_kind kind;
     bool takes_value;
     bool takes_step;
+    uint32_t min_value;
     uint32_t max_value;
 } fault_word;
 
-enum { MAX_EXIT_STATUS = 255, MAX_MILLISECONDS = 3600 * 1000, MAX_STEP = 1000000000 };
+enum {
+    MAX_EXIT_STATUS = 255,
+    MAX_MILLISECONDS = 3600 * 1000,
+    MAX_STEP = 1000000000,
+    MAX_CALL = 256, /* a call has at least one session's rows */
+};
 
 static const fault_word WORDS[] = {
-    {"crash", FAULT_CRASH, false, true, 0},
-    {"segv", FAULT_SEGV, false, true, 0},
-    {"exit", FAULT_EXIT, true, true, MAX_EXIT_STATUS},
-    {"hang", FAULT_HANG, false, true, 0},
-    {"hang-hard", FAULT_HANG_HARD, false, true, 0},
-    {"slow", FAULT_SLOW, true, false, MAX_MILLISECONDS},
-    {"nan", FAULT_NAN, false, true, 0},
-    {"stderr-flood", FAULT_STDERR_FLOOD, false, true, 0},
-    {"allocate", FAULT_ALLOCATE, false, true, 0},
-    {"load-slow", FAULT_LOAD_SLOW, true, false, MAX_MILLISECONDS},
-    {"load-fail", FAULT_LOAD_FAIL, false, false, 0},
-    {"load-hang", FAULT_LOAD_HANG, false, false, 0},
-    {"load-crash", FAULT_LOAD_CRASH, false, false, 0},
+    {"crash", FAULT_CRASH, false, true, 0, 0},
+    {"segv", FAULT_SEGV, false, true, 0, 0},
+    {"exit", FAULT_EXIT, true, true, 0, MAX_EXIT_STATUS},
+    {"hang", FAULT_HANG, false, true, 0, 0},
+    {"hang-hard", FAULT_HANG_HARD, false, true, 0, 0},
+    {"hang-call", FAULT_HANG_CALL, true, true, 1, MAX_CALL},
+    {"fail-call", FAULT_FAIL_CALL, true, true, 1, MAX_CALL},
+    {"slow", FAULT_SLOW, true, false, 0, MAX_MILLISECONDS},
+    {"nan", FAULT_NAN, false, true, 0, 0},
+    {"overflow", FAULT_OVERFLOW, false, true, 0, 0},
+    {"stderr-flood", FAULT_STDERR_FLOOD, false, true, 0, 0},
+    {"allocate", FAULT_ALLOCATE, false, true, 0, 0},
+    {"load-slow", FAULT_LOAD_SLOW, true, false, 0, MAX_MILLISECONDS},
+    {"load-fail", FAULT_LOAD_FAIL, false, false, 0, 0},
+    {"load-hang", FAULT_LOAD_HANG, false, false, 0, 0},
+    {"load-crash", FAULT_LOAD_CRASH, false, false, 0, 0},
 };
 
 enum { N_WORDS = sizeof(WORDS) / sizeof(WORDS[0]) };
@@ -56,7 +65,7 @@ static span cut(span *text, char separator, bool *found) {
     return head;
 }
 
-static bool parse_number(span digits, uint32_t max, uint32_t *number) {
+static bool parse_number(span digits, uint32_t min, uint32_t max, uint32_t *number) {
     uint64_t value = 0;
     for (size_t i = 0; i < digits.length; i++) {
         if (digits.start[i] < '0' || digits.start[i] > '9') {
@@ -68,7 +77,7 @@ static bool parse_number(span digits, uint32_t max, uint32_t *number) {
         }
     }
     *number = (uint32_t)value;
-    return digits.length > 0;
+    return digits.length > 0 && value >= min;
 }
 
 static const fault_word *find_word(span name) {
@@ -95,10 +104,10 @@ static bool parse_word(span text, fault *out) {
     }
     uint32_t step = 0;
     *out = (fault){.kind = word->kind};
-    if (has_value && !parse_number(value_digits, word->max_value, &out->value)) {
+    if (has_value && !parse_number(value_digits, word->min_value, word->max_value, &out->value)) {
         return false;
     }
-    if (has_step && (!parse_number(step_digits, MAX_STEP, &step) || step == 0)) {
+    if (has_step && !parse_number(step_digits, 1, MAX_STEP, &step)) {
         return false;
     }
     out->step = step;
@@ -144,4 +153,14 @@ const fault *fault_plan_due(const fault_plan *plan, fault_kind kind, uint64_t st
         }
     }
     return NULL;
+}
+
+bool fault_plan_due_in_call(const fault_plan *plan, fault_kind kind, uint64_t step, uint32_t call) {
+    for (uint32_t i = 0; i < plan->n_faults; i++) {
+        const fault *candidate = &plan->faults[i];
+        if (candidate->kind == kind && candidate->step == step && candidate->value == call) {
+            return true;
+        }
+    }
+    return false;
 }

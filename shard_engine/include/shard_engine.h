@@ -29,8 +29,8 @@
  *   `shard_error` it was given (never NULL). The message is one line that names the thing and the
  *   remedy. Each status says below what state it leaves the engine in.
  * - Numbers: sizes are bytes unless the name says otherwise; positions and rows count tokens; a
- * layer range is half open, `[start, end)`; hidden rows are `n_embd` float32 values each,
- * row-major.
+ * layer range is half open, `[start, end)`; hidden rows are `n_embd` values each of the recipe's
+ * `boundary` dtype, row-major; logits are float32.
  *
  * The header is also read by cffi, so declarations stay plain C without function-like macros.
  */
@@ -50,7 +50,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct or the table changes; `shard_engine_api.abi_version` repeats it. */
-enum { SHARD_ENGINE_ABI_VERSION = 1 };
+enum { SHARD_ENGINE_ABI_VERSION = 2 };
 
 /* Fixed sizes of this interface. Strings are NUL-terminated UTF-8 and truncated to fit. */
 enum {
@@ -59,7 +59,8 @@ enum {
     SHARD_TEXT_SIZE = 256,      /* model names, device descriptions, error values */
     SHARD_MESSAGE_SIZE = 1024,  /* error messages */
     SHARD_MAX_ERROR_FIELDS = 6, /* named values an error can carry */
-    SHARD_MAX_DEVICES = 16      /* devices listed by `build` and `describe` */
+    SHARD_MAX_DEVICES = 16,     /* devices listed by `build` and `describe` */
+    SHARD_MAX_TOP_LOGPROBS = 64 /* candidates that a drawn token can bring along */
 };
 
 /* ---- status ---- */
@@ -83,8 +84,9 @@ typedef enum shard_status {
     /* What was loaded is not what was asked for, or the library is not the pinned one (fields:
      * field, expected, actual). Nothing was opened. */
     SHARD_ERR_IDENTITY = 8,
-    /* Memory could not be had (fields: needed_bytes where known). On open nothing was opened; on a
-     * step the sessions are as they were before it. */
+    /* Memory could not be had, or would not suffice (fields: needed_bytes where known, and
+     * available_bytes where it was compared). On open nothing was opened; on a step the sessions
+     * are as they were before it. */
     SHARD_ERR_MEMORY = 9,
     /* No session has that id (fields: session). Nothing changed. */
     SHARD_ERR_NO_SESSION = 10,
@@ -96,10 +98,10 @@ typedef enum shard_status {
      * is as it was before the step. */
     SHARD_ERR_NON_FINITE = 13,
     /* `cancel`, or a progress callback that returned false. On open nothing was opened; on a step
-     * every session in it is as it was before. */
+     * every session whose entry has this status is as it was before. */
     SHARD_ERR_CANCELLED = 14,
-    /* The backend failed. On open nothing was opened; on a step the sessions in it are as they were
-     * before, but the engine should be closed. */
+    /* The backend failed. On open nothing was opened; on a step the sessions whose entries have
+     * this status are as they were before, but the engine should be closed. */
     SHARD_ERR_BACKEND = 15,
     /* This shard lacks what the call needs: a vocabulary, a head, an embedding. Nothing changed. */
     SHARD_ERR_NOT_OWNED = 16
@@ -122,18 +124,33 @@ typedef struct shard_error {
 
 /* How a shard is executed: every setting that can change a result, and no other. */
 typedef struct shard_recipe {
-    uint32_t n_ctx;     /* KV cells shared by all sessions, a multiple of 256; also the length that
-                           one session can reach */
-    uint32_t n_batch;   /* most rows in one step; at least max_sessions */
-    uint32_t n_ubatch;  /* most rows computed at once; at most n_batch */
-    uint32_t n_threads; /* threads that compute: their number decides in which order some sums are
-                           made. 0 lets the engine choose; a description says how many it took */
-    bool flash_attn;    /* flash attention on or off; never "auto", so that it is exact */
-    bool repack;        /* weight repacking into the backend's own layouts */
-    int32_t n_gpu_layers;           /* layers offloaded; 0 is none, negative is all */
-    char type_k[SHARD_NAME_SIZE];   /* ggml type of the K cache: f32, f16, bf16, q8_0, q4_0, ... */
-    char type_v[SHARD_NAME_SIZE];   /* the same of the V cache; quantised types need flash_attn */
-    char boundary[SHARD_NAME_SIZE]; /* dtype of hidden rows between stages: f32 */
+    uint32_t n_ctx;         /* rows that one session can reach, a multiple of 256; with kv_unified
+                               also the KV cells that all sessions share */
+    uint32_t n_batch;       /* most rows in one step; at least max_sessions */
+    uint32_t n_ubatch;      /* most rows computed at once; at most n_batch */
+    uint32_t prefill_chunk; /* most rows of one session in one step, at most n_batch; 0: n_ubatch */
+    uint32_t n_threads;     /* threads that compute: their number decides in which order some sums
+                               are made. 0 lets the engine choose; a description says what it took */
+    bool flash_attn;        /* flash attention on or off; never "auto", so that it is exact */
+    bool repack;            /* weight repacking into the backend's own layouts */
+    bool kv_unified;        /* true: n_ctx KV cells are shared by all sessions. false: each session
+                               has n_ctx cells of its own, and what others do with theirs cannot
+                               change its results */
+    int32_t n_gpu_layers;   /* layers offloaded; 0 is none, negative is all */
+    int32_t main_gpu;       /* the device that holds the model where split_mode is none */
+    char split_mode[SHARD_NAME_SIZE]; /* how layers are spread over devices: none, layer, row */
+    char type_k[SHARD_NAME_SIZE];     /* ggml type of the K cache: f32, f16, bf16, q8_0, ... */
+    char type_v[SHARD_NAME_SIZE];     /* the same of the V cache; quantised types need flash_attn */
+    char boundary[SHARD_NAME_SIZE];   /* dtype of hidden rows between stages: f32, f16, bf16 */
+    char rope_scaling[SHARD_NAME_SIZE]; /* model (what the file says), none, linear, yarn, longrope
+                                         */
+    float rope_freq_base;               /* base frequency of RoPE; 0: the model's */
+    float rope_freq_scale;              /* frequency scale of RoPE; 0: the model's */
+    float yarn_ext_factor;              /* YaRN extrapolation mix; negative: the model's */
+    float yarn_attn_factor;             /* YaRN magnitude scale; negative: the model's */
+    float yarn_beta_fast;               /* YaRN low correction dimension; negative: the model's */
+    float yarn_beta_slow;               /* YaRN high correction dimension; negative: the model's */
+    uint32_t yarn_orig_ctx;             /* context the model was trained with; 0: the model's */
 } shard_recipe;
 
 /* Reports bytes done of a total while something long goes on: `phase` is "digest", "slice",
@@ -150,10 +167,14 @@ typedef struct shard_params {
     uint32_t layer_start;          /* first layer */
     uint32_t layer_end; /* one past the last layer; 0 means up to the model's last layer */
     shard_recipe recipe;
-    uint32_t max_sessions;  /* sessions that can be open at once */
-    bool use_mmap;          /* map weights instead of reading them */
-    bool use_mlock;         /* keep weights in memory */
-    const char *fault_plan; /* fake engine only: see fake/fault_plan.h; NULL for none */
+    uint32_t max_sessions; /* sessions that can be open at once */
+    bool use_mmap;         /* map weights instead of reading them */
+    bool use_mlock;        /* keep weights in memory */
+    const char *numa;      /* NULL or "disabled", "distribute", "isolate", "numactl": how llama.cpp
+                              places its threads; holds for the whole process, changes no result */
+    uint64_t memory_available; /* bytes that may be taken; `open` refuses, before it takes any, what
+                                  `estimate` says would not fit. 0: nobody knows, no check */
+    const char *fault_plan;    /* fake engine only: see fake/fault_plan.h; NULL for none */
     shard_progress_callback on_progress; /* may be NULL */
     void *user_data;                     /* passed to on_progress */
 } shard_params;
@@ -181,6 +202,13 @@ typedef struct shard_build {
     shard_device devices[SHARD_MAX_DEVICES];
 } shard_build;
 
+/* Bytes that a shard takes, or would take. */
+typedef struct shard_memory {
+    uint64_t weights_bytes; /* weights, read or mapped, each copy once */
+    uint64_t kv_bytes;      /* buffers that hold KV cells or recurrent state */
+    uint64_t compute_bytes; /* scratch buffers of the graph, and the engine's own row buffers */
+} shard_memory;
+
 /* Identity, ownership, memory and capacity of an open engine. Everything here is read from what was
  * loaded, never copied from the request. */
 typedef struct shard_description {
@@ -205,14 +233,14 @@ typedef struct shard_description {
     bool has_token_embedding; /* takes tokens (the first stage) */
     bool has_output_head;     /* gives logits and tokens (the last stage) */
     bool has_vocabulary;      /* can tokenize and detokenize */
-    /* memory */
-    uint64_t weights_bytes; /* buffers that hold weights */
-    uint64_t kv_bytes;      /* buffers that hold KV cells */
-    uint64_t compute_bytes; /* scratch buffers of the graph, and the engine's own row buffers */
+    shard_memory memory;
     /* capacity */
     uint32_t max_sessions;
-    uint32_t kv_cells;
-    uint32_t max_batch; /* rows in one step */
+    uint32_t kv_cells;      /* of all sessions together */
+    uint32_t session_cells; /* most that one session can take */
+    uint32_t max_batch;     /* rows in one step */
+    bool can_trim; /* sessions can be trimmed and forked at any position; false where the model has
+                      recurrent state: then only at their end, or at 0 */
 } shard_description;
 
 /* ---- inspecting an artifact without loading it ---- */
@@ -244,19 +272,62 @@ typedef struct shard_artifact_info {
     bool is_slice; /* an exported slice: only [slice_start, slice_end) is there */
     uint32_t slice_start;
     uint32_t slice_end;
-    bool supported;                  /* the architecture may be cut */
-    uint32_t cut_period;             /* cuts must be multiples of this; 0 where no cut is allowed */
-    char reason[SHARD_MESSAGE_SIZE]; /* why not, where supported is false */
+    bool supported;                  /* it may be cut */
+    uint32_t cut_period;             /* cuts must be multiples of this, and leave at least as many
+                                        layers behind the last; 0 where no cut is allowed */
+    char reason[SHARD_MESSAGE_SIZE]; /* why not, where supported is false; it says "serve it whole"
+                                        where that is possible */
 } shard_artifact_info;
 
 /* ---- sessions and steps ---- */
 
 typedef int32_t shard_session_id; /* 0 <= id < max_sessions; reused after session_close */
 
-/* How the last stage draws tokens. Zero-filled is greedy. */
+/* Added to the logit of one token. */
+typedef struct shard_logit_bias {
+    int32_t token;
+    float bias; /* -INFINITY bans the token */
+} shard_logit_bias;
+
+/* How the last stage draws tokens. The names and meanings are those of llama.cpp's samplers,
+ * applied in this order: logit bias, grammar, penalties, top-k, typical, top-p, min-p, temperature,
+ * draw.
+ *
+ * A draw is a function of (logits, seed, position, tokens of the session's rows): the same session,
+ * closed, opened again and given the same rows, draws the same tokens. The random number of a draw
+ * comes from llama.cpp's `dist` sampler seeded with `shard_draw_seed(seed, position)`, where
+ * `position` is the session's length after the row whose logits are drawn from.
+ *
+ * Penalties and grammar look at the tokens of earlier rows, so a stage that takes hidden rows must
+ * be given the tokens too. Everything that is pointed to is copied by `session_open`. */
 typedef struct shard_sampling {
-    float temperature; /* 0: the most likely token (the lowest id among equals) */
+    float temperature;       /* 0: the most likely token (the lowest id among equals) */
+    uint32_t seed;           /* any */
+    int32_t top_k;           /* keep the k most likely; 0: off */
+    float top_p;             /* keep the least set with this probability, above 0; 1: off */
+    float min_p;             /* drop what is less likely than this part of the best; 0: off */
+    float typical_p;         /* locally typical sampling, above 0; 1: off */
+    float repeat_penalty;    /* divides or multiplies logits of seen tokens, above 0; 1: off */
+    float presence_penalty;  /* subtracted once for a seen token; 0: off */
+    float frequency_penalty; /* subtracted for each time a token was seen; 0: off */
+    int32_t repeat_last_n;   /* rows back that count as seen; 0: none, -1: all */
+    const shard_logit_bias *logit_bias;
+    uint32_t n_logit_bias;
+    const char *grammar;    /* GBNF with a rule "root", NUL-terminated; NULL: none */
+    uint32_t grammar_start; /* position of the first row that the grammar governs; UINT32_MAX: the
+                               session's length at its first draw. A session that is opened again
+                               gives the position at which the first one began to draw */
+    uint32_t top_logprobs;  /* most likely tokens that a drawn one brings along, at most
+                               SHARD_MAX_TOP_LOGPROBS */
 } shard_sampling;
+
+/* One token that could have been drawn. */
+typedef struct shard_candidate {
+    int32_t token;
+    float logprob;    /* natural logarithm of its probability, of the logits as computed */
+    const char *text; /* as in shard_step_entry */
+    uint32_t n_text_bytes;
+} shard_candidate;
 
 typedef enum shard_output {
     SHARD_OUTPUT_NONE = 0,       /* compute and keep KV, give nothing back */
@@ -272,16 +343,21 @@ typedef struct shard_step_entry {
     shard_session_id session;
     uint32_t position;     /* of the first row: must equal the session's length */
     uint32_t n_rows;       /* at least 1 */
-    const int32_t *tokens; /* n_rows token ids on the first stage, else NULL */
-    const float *hidden;   /* n_rows hidden rows on every other stage, else NULL */
+    const int32_t *tokens; /* n_rows token ids. The first stage computes from them; elsewhere NULL,
+                              or what the hidden rows stand for, which sampling may look at */
+    const void *hidden;    /* n_rows hidden rows on every stage but the first, else NULL */
     shard_output output;
     /* out */
     shard_status status;    /* of this entry alone; others in the step are not disturbed */
-    const float *rows;      /* hidden rows or logits; borrowed until the engine's next call */
+    const void *rows;       /* hidden rows or logits; borrowed until the engine's next call */
     uint32_t n_rows_out;    /* rows in `rows` */
     uint32_t n_columns_out; /* values per row: n_embd or n_vocab */
+    uint32_t value_bytes;   /* bytes of one value: 4, or 2 where the boundary is a 16-bit dtype */
     int32_t token;          /* sampled token, else -1 */
-    float logprob;          /* natural logarithm of its probability over the whole vocabulary */
+    float logprob;          /* natural logarithm of its probability over the whole vocabulary, of
+                               the logits as computed, before any sampler */
+    const shard_candidate *top; /* the most likely tokens, best first; borrowed likewise */
+    uint32_t n_top;
     bool end_of_generation; /* the sampled token ends a generation */
     const char *text;       /* the bytes that the sampled token adds to a text, which may end inside
                                a UTF-8 sequence; borrowed until the engine's next call */
@@ -344,6 +420,10 @@ typedef struct shard_engine_api {
                           shard_progress_callback on_progress, void *user_data, uint64_t *bytes_out,
                           shard_error *error);
 
+    /* Bytes that `open` with these parameters would take, known before any is taken. The shard file
+     * is written where it is not there yet. */
+    shard_status (*estimate)(const shard_params *params, shard_memory *memory, shard_error *error);
+
     /* Loads a shard. Computes one row to see that it works and to count what is there. */
     shard_status (*open)(const shard_params *params, shard_engine **out, shard_error *error);
     void (*close)(shard_engine *engine);
@@ -352,20 +432,35 @@ typedef struct shard_engine_api {
     /* KV cells in use, over all sessions. */
     uint32_t (*kv_cells_used)(const shard_engine *engine);
 
+    /* Fills every field with greedy sampling and everything else off. */
+    void (*default_sampling)(shard_sampling *sampling);
+
+    /* `sampling` NULL: the default. SHARD_ERR_ARGUMENT or SHARD_ERR_MALFORMED (a grammar that
+     * cannot be parsed) names the field. */
     shard_status (*session_open)(shard_engine *engine, const shard_sampling *sampling,
                                  shard_session_id *out, shard_error *error);
+    /* Opens a session whose first `position` rows are those of `source`, without computing them
+     * again. With kv_unified their KV cells are shared until one of the two lets go of them
+     * (`*kv_cells_taken` is 0), otherwise they are copied. */
+    shard_status (*session_fork)(shard_engine *engine, shard_session_id source, uint32_t position,
+                                 const shard_sampling *sampling, shard_session_id *out,
+                                 uint32_t *kv_cells_taken, shard_error *error);
     shard_status (*session_length)(const shard_engine *engine, shard_session_id session,
                                    uint32_t *length, shard_error *error);
-    /* Forgets every row from `position` on; `position` may not be past the length. */
+    /* Forgets every row from `position` on; `position` may not be past the length. A KV cell that
+     * another session shares is not freed. SHARD_ERR_UNSUPPORTED, and nothing changed, where the
+     * model's memory cannot be taken back to that position: see `can_trim`; with kv_unified a model
+     * with a sliding window may have lost rows behind it too. */
     shard_status (*session_trim)(shard_engine *engine, shard_session_id session, uint32_t position,
                                  uint32_t *kv_cells_freed, shard_error *error);
     shard_status (*session_close)(shard_engine *engine, shard_session_id session,
                                   uint32_t *kv_cells_freed, shard_error *error);
 
     /* Computes one batch of rows of many sessions: each session at most once, at most max_batch
-     * rows together. An entry that cannot be computed gets its own status and is left out. Returns
-     * SHARD_OK when the batch was computed, whatever single entries say; any other status holds for
-     * every entry that was still SHARD_OK, and is written to each of them. */
+     * rows together. An entry that cannot be computed gets its own status and is left out. The
+     * others may be computed one part after the other: when a part fails or is cancelled, its
+     * status is returned and written to every entry of it and of those after it, while entries of
+     * earlier parts stay done. SHARD_OK: all parts were computed, whatever single entries say. */
     shard_status (*step)(shard_engine *engine, shard_step_entry *entries, uint32_t n_entries,
                          shard_error *error);
 
@@ -391,6 +486,11 @@ typedef struct shard_engine_api {
      * means nothing. */
     uint64_t (*progress)(const shard_engine *engine);
 } shard_engine_api;
+
+/* The seed of the random number that is drawn at a position: the upper half of the SplitMix64
+ * output (Steele, Lea, Flood 2014) for the state `seed * 2^32 + position`; 0 in place of
+ * 0xffffffff, which llama.cpp takes for a seed of its own choice. */
+uint32_t shard_draw_seed(uint32_t seed, uint32_t position);
 
 /* The engine of that name, or NULL. */
 const shard_engine_api *shard_engine_find(const char *name);

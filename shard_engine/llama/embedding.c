@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <ggml.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,8 @@ struct token_embedding {
     uint64_t offset; /* of the first row, from the start of the file */
     uint64_t bytes;
     size_t row_bytes;
-    void *raw; /* one row as stored */
+    float scale; /* of every value; 0: none */
+    void *raw;   /* one row as stored */
 };
 
 /* Takes shape and place of token_embd.weight from a parsed GGUF. */
@@ -83,6 +85,9 @@ shard_status embedding_open(const shard_artifact *artifact, token_embedding **ou
         return shard_fail(error, SHARD_ERR_MEMORY, "no memory for the token embedding");
     }
     opened->fd = -1;
+    if (artifact->rule->input == ARCH_INPUT_ROOT) {
+        opened->scale = sqrtf((float)artifact->info.n_embd);
+    }
     if (!find_tensor(opened, artifact) || opened->n_embd != artifact->info.n_embd) {
         shard_fail(error, SHARD_ERR_MALFORMED, "%s has no usable token embedding; convert it again",
                    artifact->files[0].path);
@@ -136,6 +141,9 @@ shard_status embedding_row(const token_embedding *embedding, int32_t token, floa
         memcpy(row, embedding->raw, embedding->row_bytes);
     } else {
         ggml_get_type_traits(embedding->type)->to_float(embedding->raw, row, embedding->n_embd);
+    }
+    for (uint32_t i = 0; embedding->scale != 0.0f && i < embedding->n_embd; i++) {
+        row[i] *= embedding->scale;
     }
     return shard_ok(error);
 }

@@ -17,7 +17,8 @@ void embedding_close(token_embedding *embedding);
 uint32_t embedding_n_vocab(const token_embedding *embedding);
 uint64_t embedding_bytes(const token_embedding *embedding);
 
-/* Writes the row of `token` (n_embd float32) to `row`. `token` must be in range. */
+/* Writes the row of `token` (n_embd float32) to `row`, scaled where the library would scale it.
+ * `token` must be in range. */
 shard_status embedding_row(const token_embedding *embedding, int32_t token, float *row,
                            shard_error *error);
 

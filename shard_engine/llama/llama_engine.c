@@ -1,11 +1,13 @@
 /* The llama engine's table: stock llama.cpp behind shard_engine.h. */
 #include "artifact.h"
 #include "engine.h"
+#include "estimate.h"
 #include "error.h"
 #include "log.h"
 #include "pin.h"
 #include "recipe_rules.h"
 #include "registry.h"
+#include "sampling_rules.h"
 #include "shard_file.h"
 
 #include <stdio.h>
@@ -69,7 +71,7 @@ static void llama_describe(const shard_engine *engine, shard_description *descri
 }
 
 static uint32_t llama_kv_cells_used(const shard_engine *engine) {
-    return engine->kv_cells_used;
+    return engine->cells.n_used;
 }
 
 static shard_status llama_engine_tokenize(shard_engine *engine, const char *text, uint32_t n_bytes,
@@ -117,11 +119,14 @@ const shard_engine_api shard_llama_engine = {
     .artifact_layer_bytes = artifact_layer_bytes,
     .artifact_close = artifact_close,
     .slice = llama_slice,
+    .estimate = engine_estimate,
     .open = engine_open,
     .close = engine_close,
     .describe = llama_describe,
     .kv_cells_used = llama_kv_cells_used,
+    .default_sampling = sampling_rules_defaults,
     .session_open = engine_session_open,
+    .session_fork = engine_session_fork,
     .session_length = engine_session_length,
     .session_trim = engine_session_trim,
     .session_close = engine_session_close,

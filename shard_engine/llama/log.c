@@ -24,18 +24,34 @@ static bool is_expected(const char *text) {
     return strstr(text, "adding 1 dummy tokens") != NULL;
 }
 
+/* Of the thread itself, because a library that is loading elsewhere says its lines at the same
+ * time.
+ */
+static _Thread_local struct {
+    log_watcher function;
+    void *user_data;
+} watcher;
+
 static void on_log(enum ggml_log_level level, const char *text, void *user_data) {
     (void)user_data;
     if (level == GGML_LOG_LEVEL_ERROR) {
         keep(text);
     }
-    if (level == GGML_LOG_LEVEL_ERROR || (level == GGML_LOG_LEVEL_WARN && !is_expected(text))) {
+    if (watcher.function != NULL) {
+        watcher.function(text, watcher.user_data);
+    } else if (level == GGML_LOG_LEVEL_ERROR ||
+               (level == GGML_LOG_LEVEL_WARN && !is_expected(text))) {
         fputs(text, stderr);
     }
 }
 
 void log_install(void) {
     llama_log_set(on_log, NULL);
+}
+
+void log_watch(log_watcher function, void *user_data) {
+    watcher.function = function;
+    watcher.user_data = user_data;
 }
 
 void log_forget(void) {

@@ -9,6 +9,11 @@
 /* Installs the log callback. Idempotent. */
 void log_install(void);
 
+/* From now on gives every line that the library says on this thread, whatever its level, to
+ * `function` in place of stderr; NULL ends it. */
+typedef void (*log_watcher)(const char *line, void *user_data);
+void log_watch(log_watcher function, void *user_data);
+
 /* Forgets the error that was kept. */
 void log_forget(void);
 

@@ -15,9 +15,11 @@ typedef struct pointer_set {
 
 struct graph_observer {
     char target[GGML_MAX_NAME];
+    const char *input_node;
     bool collects;
     bool counting;
-    bool placeholders;
+    bool no_embedding;
+    bool no_head;
     bool failed; /* no memory for a set */
     pointer_set weights;
     pointer_set buffers;
@@ -25,17 +27,30 @@ struct graph_observer {
     uint32_t n_rows;
     uint32_t max_rows;
     uint32_t n_embd;
+    const float *input; /* rows that have not gone in yet */
+    uint32_t n_input;
 };
 
-graph_observer *observer_new(int32_t target_layer, uint32_t max_rows, uint32_t n_embd) {
+graph_observer *observer_new(observer_nodes nodes, uint32_t max_rows, uint32_t n_embd) {
     graph_observer *observer = calloc(1, sizeof(*observer));
-    if (observer == NULL || target_layer < 0) {
+    if (observer == NULL) {
+        return NULL;
+    }
+    observer->input_node = nodes.input;
+    observer->no_embedding = nodes.no_embedding;
+    observer->no_head = nodes.no_head;
+    observer->n_embd = n_embd;
+    if (nodes.output_layer < 0) {
         return observer;
     }
-    snprintf(observer->target, sizeof(observer->target), "l_out-%d", target_layer);
+    if (nodes.has_number) {
+        snprintf(observer->target, sizeof(observer->target), "%s-%d", nodes.output,
+                 nodes.output_layer);
+    } else {
+        snprintf(observer->target, sizeof(observer->target), "%s", nodes.output);
+    }
     observer->collects = true;
     observer->max_rows = max_rows;
-    observer->n_embd = n_embd;
     observer->rows = malloc((size_t)max_rows * n_embd * sizeof(float));
     if (observer->rows == NULL) {
         free(observer);
@@ -102,9 +117,8 @@ static void look_at_node(graph_observer *observer, const struct ggml_tensor *nod
     }
 }
 
-void observer_begin_count(graph_observer *observer, bool placeholders) {
+void observer_begin_count(graph_observer *observer) {
     observer->counting = true;
-    observer->placeholders = placeholders;
     observer->failed = false;
 }
 
@@ -131,7 +145,7 @@ static void count_weights(const graph_observer *observer, observer_counts *count
         const bool in_layer = sscanf(tensor->name, "blk.%4u.", &layer) == 1 && layer < 1024;
         const bool is_embedding = starts_with(tensor->name, "token_embd.");
         const bool is_head = starts_with(tensor->name, "output");
-        if (((is_embedding || is_head) && observer->placeholders) ||
+        if ((is_embedding && observer->no_embedding) || (is_head && observer->no_head) ||
             is_repeated(&observer->weights, i)) {
             continue;
         }
@@ -146,13 +160,28 @@ static void count_weights(const graph_observer *observer, observer_counts *count
     }
 }
 
+static bool shares_memory(const pointer_set *weights, size_t index) {
+    const struct ggml_tensor *tensor = weights->items[index];
+    size_t i = 0;
+    while (i < index && ((const struct ggml_tensor *)weights->items[i])->data != tensor->data) {
+        i++;
+    }
+    return i < index;
+}
+
+static void count_memory(const graph_observer *observer, observer_counts *counts) {
+    for (size_t i = 0; i < observer->weights.count; i++) {
+        counts->weights_in_memory +=
+            shares_memory(&observer->weights, i) ? 0 : ggml_nbytes(observer->weights.items[i]);
+    }
+}
+
 static void count_buffers(const graph_observer *observer, observer_counts *counts) {
     for (size_t i = 0; i < observer->buffers.count; i++) {
         ggml_backend_buffer_t buffer = (ggml_backend_buffer_t)observer->buffers.items[i];
         const uint64_t bytes = ggml_backend_buffer_get_size(buffer);
         switch (ggml_backend_buffer_get_usage(buffer)) {
         case GGML_BACKEND_BUFFER_USAGE_WEIGHTS:
-            counts->weights_buffers += bytes;
             break;
         case GGML_BACKEND_BUFFER_USAGE_COMPUTE:
             counts->compute_buffers += bytes;
@@ -168,6 +197,7 @@ shard_status observer_end_count(graph_observer *observer, observer_counts *count
     *counts = (observer_counts){0};
     observer->counting = false;
     count_weights(observer, counts);
+    count_memory(observer, counts);
     count_buffers(observer, counts);
     set_clear(&observer->weights);
     set_clear(&observer->buffers);
@@ -183,13 +213,9 @@ void observer_begin_rows(graph_observer *observer) {
     observer->n_rows = 0;
 }
 
-const float *observer_rows(const graph_observer *observer, uint32_t *n_rows) {
+float *observer_rows(graph_observer *observer, uint32_t *n_rows) {
     *n_rows = observer->n_rows;
     return observer->rows;
-}
-
-uint64_t observer_buffer_bytes(const graph_observer *observer) {
-    return (uint64_t)observer->max_rows * observer->n_embd * sizeof(float);
 }
 
 /* False, which ends the step with too few rows, when the tensor is not what a boundary must be. */
@@ -205,13 +231,49 @@ static bool collect(graph_observer *observer, const struct ggml_tensor *tensor) 
     return true;
 }
 
+/* ---- input ---- */
+
+void observer_begin_input(graph_observer *observer, const float *rows, uint32_t n_rows) {
+    observer->input = rows;
+    observer->n_input = n_rows;
+}
+
+uint32_t observer_input_left(const graph_observer *observer) {
+    return observer->n_input;
+}
+
+/* A node without a name of its own is known by the weight that it reads. */
+static bool is_input(const graph_observer *observer, const struct ggml_tensor *tensor) {
+    const char *name = observer->input_node;
+    const struct ggml_tensor *operand = tensor->src[1];
+    return name != NULL &&
+           (strcmp(tensor->name, name) == 0 ||
+            (operand != NULL && operand->op == GGML_OP_NONE && strcmp(operand->name, name) == 0));
+}
+
+/* False, which ends the step, when the tensor is not what rows could go into. */
+static bool put_input(graph_observer *observer, struct ggml_tensor *tensor) {
+    const uint64_t n_rows = (uint64_t)ggml_nrows(tensor);
+    if (tensor->type != GGML_TYPE_F32 || tensor->ne[0] != observer->n_embd ||
+        !ggml_is_contiguous(tensor) || n_rows > observer->n_input) {
+        return false;
+    }
+    ggml_backend_tensor_set(tensor, observer->input, 0, ggml_nbytes(tensor));
+    observer->input += n_rows * observer->n_embd;
+    observer->n_input -= (uint32_t)n_rows;
+    return true;
+}
+
+/* ---- the callback ---- */
+
 bool observer_callback(struct ggml_tensor *tensor, bool ask, void *user_data) {
     graph_observer *observer = user_data;
     if (!ask) {
-        return collect(observer, tensor);
+        return is_input(observer, tensor) ? put_input(observer, tensor) : collect(observer, tensor);
     }
     if (observer->counting) {
         look_at_node(observer, tensor);
     }
-    return observer->collects && strcmp(tensor->name, observer->target) == 0;
+    return (observer->collects && strcmp(tensor->name, observer->target) == 0) ||
+           is_input(observer, tensor);
 }

@@ -12,7 +12,8 @@ static const struct {
     STRUCT(shard_error_field), STRUCT(shard_error),         STRUCT(shard_recipe),
     STRUCT(shard_params),      STRUCT(shard_device),        STRUCT(shard_build),
     STRUCT(shard_description), STRUCT(shard_artifact_file), STRUCT(shard_artifact_info),
-    STRUCT(shard_sampling),    STRUCT(shard_step_entry),    STRUCT(shard_token_info),
+    STRUCT(shard_memory),      STRUCT(shard_logit_bias),    STRUCT(shard_sampling),
+    STRUCT(shard_candidate),   STRUCT(shard_step_entry),    STRUCT(shard_token_info),
     STRUCT(shard_vocabulary),  STRUCT(shard_engine_api),
 };
 

@@ -1,9 +1,9 @@
 #include "step_rules.h"
 
+#include "boundary.h"
 #include "error.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 /* ---- single checks ---- */
@@ -32,37 +32,43 @@ static shard_status check_output(const shard_description *description, shard_ste
     return SHARD_OK;
 }
 
+/* A shard in the middle knows no vocabulary, and takes any id but a negative one. */
 static shard_status check_tokens(const shard_description *description, shard_step_entry *entry) {
+    const uint32_t n_vocab = description->n_vocab > 0 ? description->n_vocab : INT32_MAX;
     for (uint32_t i = 0; i < entry->n_rows; i++) {
-        if (entry->tokens[i] < 0 || (uint32_t)entry->tokens[i] >= description->n_vocab) {
+        if (entry->tokens[i] < 0 || (uint32_t)entry->tokens[i] >= n_vocab) {
             return shard_fail(&entry->error, SHARD_ERR_ARGUMENT,
                               "token %" PRId32 " (row %" PRIu32
                               ") is not in the vocabulary; ids are 0 to %" PRIu32,
-                              entry->tokens[i], i, description->n_vocab - 1);
+                              entry->tokens[i], i, n_vocab - 1);
         }
     }
     return SHARD_OK;
 }
 
+static shard_status check_hidden(const shard_description *description, shard_step_entry *entry) {
+    boundary_dtype dtype = BOUNDARY_F32;
+    boundary_find(description->recipe.boundary, &dtype);
+    return boundary_check(dtype, entry->hidden, entry->n_rows, description->n_embd, 0, "in",
+                          &entry->error);
+}
+
 static shard_status check_input(const shard_description *description, shard_step_entry *entry) {
     const bool is_first = description->has_token_embedding;
-    if ((entry->tokens == NULL) == (entry->hidden == NULL)) {
-        return shard_fail(&entry->error, SHARD_ERR_ARGUMENT,
-                          "an entry has either tokens or hidden rows; give one of them");
-    }
-    if (entry->tokens != NULL && !is_first) {
-        return shard_fail(&entry->error, SHARD_ERR_ARGUMENT,
-                          "a stage that starts at layer %" PRIu32
-                          " takes hidden rows; give tokens to the first stage",
-                          description->layer_start);
-    }
-    if (entry->hidden != NULL && is_first) {
+    if (is_first && (entry->tokens == NULL || entry->hidden != NULL)) {
         return shard_fail(&entry->error, SHARD_ERR_ARGUMENT,
                           "the first stage takes tokens; give hidden rows to a later one");
     }
-    return is_first ? check_tokens(description, entry)
-                    : step_rules_check_finite(entry->hidden, entry->n_rows, description->n_embd, 0,
-                                              "in", &entry->error);
+    if (!is_first && entry->hidden == NULL) {
+        return shard_fail(&entry->error, SHARD_ERR_ARGUMENT,
+                          "a stage that starts at layer %" PRIu32
+                          " takes hidden rows; give tokens alone to the first stage",
+                          description->layer_start);
+    }
+    if (entry->tokens != NULL && check_tokens(description, entry) != SHARD_OK) {
+        return entry->error.status;
+    }
+    return is_first ? SHARD_OK : check_hidden(description, entry);
 }
 
 static shard_status check_position(shard_step_entry *entry) {
@@ -112,6 +118,9 @@ static void clear_results(shard_step_entry *entry) {
     entry->rows = NULL;
     entry->n_rows_out = 0;
     entry->n_columns_out = 0;
+    entry->value_bytes = 0;
+    entry->top = NULL;
+    entry->n_top = 0;
     entry->token = -1;
     entry->logprob = 0.0f;
     entry->end_of_generation = false;
@@ -124,6 +133,7 @@ static void clear_results(shard_step_entry *entry) {
 
 static shard_status check_entry(const step_view *view, shard_step_entry *entries, uint32_t index,
                                 const room *left) {
+    const shard_description *description = view->description;
     shard_step_entry *entry = &entries[index];
     if (view->session_length(view->engine, entry->session, &entry->length, &entry->error) !=
         SHARD_OK) {
@@ -137,13 +147,17 @@ static shard_status check_entry(const step_view *view, shard_step_entry *entries
         return shard_fail(&entry->error, SHARD_ERR_ARGUMENT,
                           "an entry without rows cannot be computed; send at least one");
     }
-    if (check_position(entry) != SHARD_OK || check_output(view->description, entry) != SHARD_OK ||
+    if (check_position(entry) != SHARD_OK || check_output(description, entry) != SHARD_OK ||
         check_room(entry, "batch rows", "send fewer rows in one step", left->rows) != SHARD_OK ||
+        check_room(entry, "rows of one session", "send fewer in one step (prefill_chunk)",
+                   description->recipe.prefill_chunk) != SHARD_OK ||
         check_room(entry, "KV cells", "trim or close a session, or load with more n_ctx",
-                   left->cells) != SHARD_OK) {
+                   left->cells) != SHARD_OK ||
+        check_room(entry, "KV cells of the session", "trim it, or load with more n_ctx",
+                   description->session_cells - entry->length) != SHARD_OK) {
         return entry->error.status;
     }
-    return check_input(view->description, entry);
+    return check_input(description, entry);
 }
 
 uint32_t step_rules_admit(const step_view *view, shard_step_entry *entries, uint32_t n_entries) {
@@ -173,44 +187,43 @@ uint32_t step_rules_columns_out(const shard_description *description) {
     return description->has_output_head ? description->n_vocab : description->n_embd;
 }
 
-shard_status step_rules_check_finite(const float *rows, uint32_t n_rows, uint32_t n_columns,
-                                     uint32_t first_row, const char *direction,
-                                     shard_error *error) {
-    for (uint64_t i = 0; i < (uint64_t)n_rows * n_columns; i++) {
-        if (!isfinite(rows[i])) {
-            const uint32_t row = first_row + (uint32_t)(i / n_columns);
-            shard_fail(error, SHARD_ERR_NON_FINITE,
-                       "row %" PRIu32 " coming %s holds NaN or an infinity", row, direction);
-            shard_error_add(error, "row", "%" PRIu32, row);
-            shard_error_add(error, "direction", "%s", direction);
-            return error->status;
-        }
+/* Logits are float32 on every stage. */
+static boundary_dtype dtype_out(const shard_description *description) {
+    boundary_dtype dtype = BOUNDARY_F32;
+    if (!description->has_output_head) {
+        boundary_find(description->recipe.boundary, &dtype);
     }
-    return SHARD_OK;
+    return dtype;
 }
 
-static void draw_greedy(const float *logits, uint32_t n_vocab, shard_step_entry *entry) {
-    uint32_t best = 0;
-    double sum = 0.0;
-    for (uint32_t i = 1; i < n_vocab; i++) {
-        best = logits[i] > logits[best] ? i : best;
-    }
-    for (uint32_t i = 0; i < n_vocab; i++) {
-        sum += (double)expf(logits[i] - logits[best]);
-    }
-    entry->token = (int32_t)best;
-    entry->logprob = (float)-log(sum);
-}
-
-void step_rules_deliver(const shard_description *description, const float *rows,
-                        shard_step_entry *entry) {
-    if (entry->output == SHARD_OUTPUT_TOKEN) {
-        draw_greedy(rows, description->n_vocab, entry);
-    } else if (entry->output != SHARD_OUTPUT_NONE) {
+shard_status step_rules_deliver(const shard_description *description, float *rows,
+                                shard_step_entry *entry) {
+    const uint32_t n_rows = step_rules_rows_out(description, entry);
+    const uint32_t n_columns = step_rules_columns_out(description);
+    const boundary_dtype dtype = dtype_out(description);
+    boundary_pack(dtype, rows, (uint64_t)n_rows * n_columns, rows);
+    entry->status = boundary_check(dtype, rows, n_rows, n_columns, entry->n_rows - n_rows, "out",
+                                   &entry->error);
+    if (entry->status == SHARD_OK && entry->output != SHARD_OUTPUT_TOKEN &&
+        entry->output != SHARD_OUTPUT_NONE) {
         entry->rows = rows;
-        entry->n_rows_out = step_rules_rows_out(description, entry);
-        entry->n_columns_out = step_rules_columns_out(description);
+        entry->n_rows_out = n_rows;
+        entry->n_columns_out = n_columns;
+        entry->value_bytes = boundary_value_bytes(dtype);
     }
+    return entry->status;
+}
+
+void step_rules_accept(shard_step_entry *entry) {
     entry->length += entry->n_rows;
     entry->kv_cells_taken = entry->n_rows;
+}
+
+void step_rules_fail(shard_step_entry *entry, const shard_error *error) {
+    const shard_error why = *error; /* which may be the entry's own */
+    const uint32_t length = entry->length;
+    clear_results(entry);
+    entry->length = length;
+    entry->error = why;
+    entry->status = why.status;
 }

@@ -28,15 +28,17 @@ uint32_t step_rules_rows_out(const shard_description *description, const shard_s
 /* Values in a row that comes out. */
 uint32_t step_rules_columns_out(const shard_description *description);
 
-/* SHARD_ERR_NON_FINITE for rows with NaN or an infinity. `first_row` is what the first one is
- * called in the error, `direction` is "in" or "out". */
-shard_status step_rules_check_finite(const float *rows, uint32_t n_rows, uint32_t n_columns,
-                                     uint32_t first_row, const char *direction, shard_error *error);
+/* Hands the rows that an engine made for the entry, step_rules_rows_out of them in float32, to its
+ * outputs: hidden rows become the recipe's boundary dtype in place. A token is not drawn here.
+ * SHARD_ERR_NON_FINITE, which is also the entry's status then, for rows with NaN or an infinity, or
+ * that the dtype makes infinite. */
+shard_status step_rules_deliver(const shard_description *description, float *rows,
+                                shard_step_entry *entry);
 
-/* Fills the results of an entry whose rows were made and are finite: rows, or the token drawn from
- * the last one. Greedy takes the most likely token, the lowest id among equals; its log-probability
- * is by the softmax over the whole row, summed in double precision. */
-void step_rules_deliver(const shard_description *description, const float *rows,
-                        shard_step_entry *entry);
+/* The entry is done: its rows belong to the session. */
+void step_rules_accept(shard_step_entry *entry);
+
+/* The entry failed after it was admitted: it gets the error, and keeps none of its results. */
+void step_rules_fail(shard_step_entry *entry, const shard_error *error);
 
 #endif /* SHARD_STEP_RULES_H */

@@ -73,10 +73,39 @@ static void check_every_failure(uint32_t start, uint32_t end, int n_least) {
 }
 
 static void test_open_without_memory_holds_nothing(void) {
-    /* The record, the list of tensors, three tensors per layer, three arrays of cells, three
-     * buffers; then embedding and head. */
-    check_every_failure(1, 3, 1 + 1 + 6 + 3 + 3);
-    check_every_failure(0, 4, 1 + 1 + 12 + 2 + 3 + 3);
+    /* The record, the list of tensors, three tensors per layer, five arrays of cells and sessions,
+     * five buffers; then embedding, head, and two buffers to draw in. */
+    check_every_failure(1, 3, 1 + 1 + 6 + 5 + 5);
+    check_every_failure(0, 4, 1 + 1 + 12 + 2 + 5 + 5 + 2);
+}
+
+/* A session that draws with a bias holds a copy of it, from when it is opened until it or the
+ * engine is closed. */
+static void test_session_without_memory_is_not_opened(void) {
+    static const shard_logit_bias bias = {.token = 5, .bias = 1.0f};
+    shard_engine *engine;
+    shard_sampling sampling;
+    shard_session_id session;
+    shard_error error;
+    uint32_t freed;
+    CHECK_EQUAL(open_failing(-1, 0, 4, &engine), SHARD_OK);
+    const long n_before = n_live;
+    api->default_sampling(&sampling);
+    sampling.logit_bias = &bias;
+    sampling.n_logit_bias = 1;
+    n_until_failure = 0;
+    CHECK_EQUAL(api->session_open(engine, &sampling, &session, &error), SHARD_ERR_MEMORY);
+    n_until_failure = -1;
+    CHECK_EQUAL(n_live, n_before);
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQUAL(api->session_open(engine, &sampling, &session, &error), SHARD_OK);
+        CHECK_EQUAL(session, i);
+    }
+    CHECK_EQUAL(n_live, n_before + 4);
+    CHECK_EQUAL(api->session_close(engine, session, &freed, &error), SHARD_OK);
+    CHECK_EQUAL(n_live, n_before + 3);
+    api->close(engine);
+    CHECK_EQUAL(n_live, 0);
 }
 
 static void test_artifact_without_memory_holds_nothing(void) {
@@ -97,6 +126,7 @@ int main(void) {
     api = shard_engine_find("fake");
     CHECK(api != NULL);
     test_open_without_memory_holds_nothing();
+    test_session_without_memory_is_not_opened();
     test_artifact_without_memory_holds_nothing();
     return 0;
 }

@@ -4,6 +4,7 @@
 #include "shard_engine.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -119,6 +120,100 @@ static void test_nan_is_caught_where_it_was_made(void) {
     api->close(engine);
 }
 
+/* Three sessions in one step: two of one row, which are the first call, and one of two rows, which
+ * is the second. */
+static shard_status step_of_two_calls(shard_engine *engine, const shard_session_id sessions[3],
+                                      shard_step_entry entries[3], shard_error *error) {
+    static const int32_t tokens[2] = {7, 9};
+    for (int i = 0; i < 3; i++) {
+        entries[i] = (shard_step_entry){.session = sessions[i],
+                                        .n_rows = i == 1 ? 2 : 1,
+                                        .tokens = tokens,
+                                        .output = SHARD_OUTPUT_LOGITS};
+    }
+    return api->step(engine, entries, 3, error);
+}
+
+/* The entries of the first call are done, with their rows; the one of the second is not, and can be
+ * sent again. */
+static void check_second_call_failed(const char *plan, shard_status expected,
+                                     void *(*meanwhile)(void *)) {
+    shard_engine *engine = open_with(plan);
+    const shard_session_id sessions[3] = {open_session(engine), open_session(engine),
+                                          open_session(engine)};
+    shard_step_entry entries[3];
+    shard_error error;
+    pthread_t other;
+    CHECK_EQUAL(pthread_create(&other, NULL, meanwhile, engine), 0);
+    CHECK_EQUAL(step_of_two_calls(engine, sessions, entries, &error), expected);
+    CHECK_EQUAL(pthread_join(other, NULL), 0);
+    CHECK_EQUAL(error.status, expected);
+    for (int i = 0; i < 3; i += 2) {
+        CHECK_EQUAL(entries[i].status, SHARD_OK);
+        CHECK_EQUAL(entries[i].length, 1);
+        CHECK_EQUAL(entries[i].n_rows_out, 1);
+        CHECK(entries[i].rows != NULL);
+    }
+    CHECK(entries[0].rows != entries[2].rows);
+    CHECK_EQUAL(entries[1].status, expected);
+    CHECK_EQUAL(entries[1].length, 0);
+    CHECK(entries[1].rows == NULL);
+    CHECK(strcmp(entries[1].error.message, error.message) == 0);
+    CHECK_EQUAL(api->kv_cells_used(engine), 2);
+    CHECK_EQUAL(api->step(engine, &entries[1], 1, &error), SHARD_OK);
+    CHECK_EQUAL(entries[1].status, SHARD_OK);
+    CHECK_EQUAL(entries[1].length, 2);
+    api->close(engine);
+}
+
+/* A cancel that comes before the step would end it in its first call: this one waits until that is
+ * computed. */
+static void *cancel_in_second_call(void *argument) {
+    const uint64_t layers_of_warm_up_and_first_call = 12 + 12;
+    while (api->progress(argument) < layers_of_warm_up_and_first_call) {
+        sched_yield();
+    }
+    api->cancel(argument);
+    return NULL;
+}
+
+static void *do_nothing(void *argument) {
+    return argument;
+}
+
+static void test_failed_call_leaves_earlier_ones_done(void) {
+    check_second_call_failed("hang-call:2@1", SHARD_ERR_CANCELLED, cancel_in_second_call);
+    check_second_call_failed("fail-call:2@1", SHARD_ERR_BACKEND, do_nothing);
+}
+
+static void test_overflow_is_an_error_where_the_boundary_cannot_hold_it(void) {
+    static const struct {
+        const char *boundary;
+        shard_status status;
+    } CASES[] = {{"f32", SHARD_OK}, {"bf16", SHARD_OK}, {"f16", SHARD_ERR_NON_FINITE}};
+    for (size_t i = 0; i < sizeof(CASES) / sizeof(CASES[0]); i++) {
+        shard_params params;
+        shard_engine *engine;
+        shard_error error;
+        shard_step_entry entry;
+        api->default_params(&params);
+        params.model_path = "fake:";
+        params.layer_end = 6;
+        params.fault_plan = "overflow@1";
+        strcpy(params.recipe.boundary, CASES[i].boundary);
+        CHECK_EQUAL(api->open(&params, &engine, &error), SHARD_OK);
+        const int32_t token = 7;
+        entry = (shard_step_entry){.session = open_session(engine),
+                                   .n_rows = 1,
+                                   .tokens = &token,
+                                   .output = SHARD_OUTPUT_HIDDEN};
+        CHECK_EQUAL(api->step(engine, &entry, 1, &error), SHARD_OK);
+        CHECK_EQUAL(entry.status, CASES[i].status);
+        CHECK_EQUAL(api->kv_cells_used(engine), entry.status == SHARD_OK ? 1 : 0);
+        api->close(engine);
+    }
+}
+
 static void test_slow_step_shows_progress(void) {
     shard_engine *plain = open_with(NULL);
     shard_engine *slow = open_with("slow:30");
@@ -175,6 +270,8 @@ int main(void) {
     test_fatal_faults_end_the_process_in_their_step();
     test_hang_ends_with_a_cancel_and_restores_the_session();
     test_nan_is_caught_where_it_was_made();
+    test_failed_call_leaves_earlier_ones_done();
+    test_overflow_is_an_error_where_the_boundary_cannot_hold_it();
     test_slow_step_shows_progress();
     test_flood_goes_to_stderr_whole();
     test_bad_plan_opens_nothing();

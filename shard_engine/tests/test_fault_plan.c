@@ -32,8 +32,11 @@ static void test_every_word_is_read(void) {
     check_word("exit:0@1000000000", FAULT_EXIT, 0, 1000000000);
     check_word("hang@2", FAULT_HANG, 0, 2);
     check_word("hang-hard@2", FAULT_HANG_HARD, 0, 2);
+    check_word("hang-call:2@3", FAULT_HANG_CALL, 2, 3);
+    check_word("fail-call:256@1", FAULT_FAIL_CALL, 256, 1);
     check_word("slow:20", FAULT_SLOW, 20, 0);
     check_word("nan@2", FAULT_NAN, 0, 2);
+    check_word("overflow@2", FAULT_OVERFLOW, 0, 2);
     check_word("stderr-flood@1", FAULT_STDERR_FLOOD, 0, 1);
     check_word("allocate@2", FAULT_ALLOCATE, 0, 2);
     check_word("load-slow:500", FAULT_LOAD_SLOW, 500, 0);
@@ -74,6 +77,10 @@ static void test_bad_words_are_named(void) {
     check_refused("exit@1", "exit@1");
     check_refused("exit:@1", "exit:@1");
     check_refused("exit:256@1", "exit:256@1");
+    check_refused("hang-call@1", "hang-call@1");
+    check_refused("hang-call:0@1", "hang-call:0@1");
+    check_refused("hang-call:257@1", "hang-call:257@1");
+    check_refused("fail-call:1", "fail-call:1");
     check_refused("slow", "slow");
     check_refused("slow:", "slow:");
     check_refused("slow:20@1", "slow:20@1");
@@ -105,6 +112,16 @@ static void test_faults_are_due_in_their_step_only(void) {
     CHECK(fault_plan_due(&plan, FAULT_CRASH, 2) == NULL);
 }
 
+static void test_faults_are_due_in_their_call_only(void) {
+    const fault_plan plan = parse("hang-call:2@5,hang-call:3@5,fail-call:1@5");
+    CHECK(!fault_plan_due_in_call(&plan, FAULT_HANG_CALL, 5, 1));
+    CHECK(fault_plan_due_in_call(&plan, FAULT_HANG_CALL, 5, 2));
+    CHECK(fault_plan_due_in_call(&plan, FAULT_HANG_CALL, 5, 3));
+    CHECK(!fault_plan_due_in_call(&plan, FAULT_HANG_CALL, 4, 2));
+    CHECK(fault_plan_due_in_call(&plan, FAULT_FAIL_CALL, 5, 1));
+    CHECK(!fault_plan_due_in_call(&plan, FAULT_FAIL_CALL, 5, 2));
+}
+
 int main(void) {
     test_empty_plan_has_no_faults();
     test_every_word_is_read();
@@ -112,5 +129,6 @@ int main(void) {
     test_bad_words_are_named();
     test_plan_is_bounded();
     test_faults_are_due_in_their_step_only();
+    test_faults_are_due_in_their_call_only();
     return 0;
 }

@@ -15,20 +15,26 @@ tests use a sanitized build.
 
 from ._artifact import inspect, slice_artifact
 from ._build import build, engines
-from ._engine import Engine
+from ._engine import Engine, estimate
 from ._errors import ShardEngineError, Status
+from ._params import OpenOptions
+from ._sampling import default_sampling
 from ._types import (
     ArtifactFile,
     ArtifactInfo,
     Build,
+    Candidate,
     Description,
     Device,
     Entry,
+    Forked,
+    Memory,
     Output,
     ProgressCallback,
     Recipe,
     Result,
     Rows,
+    Sampling,
     TokenInfo,
     Vocabulary,
 )
@@ -37,21 +43,28 @@ __all__ = [
     "ArtifactFile",
     "ArtifactInfo",
     "Build",
+    "Candidate",
     "Description",
     "Device",
     "Engine",
     "Entry",
+    "Forked",
+    "Memory",
+    "OpenOptions",
     "Output",
     "ProgressCallback",
     "Recipe",
     "Result",
     "Rows",
+    "Sampling",
     "ShardEngineError",
     "Status",
     "TokenInfo",
     "Vocabulary",
     "build",
+    "default_sampling",
     "engines",
+    "estimate",
     "inspect",
     "slice_artifact",
 ]

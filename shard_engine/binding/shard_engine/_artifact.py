@@ -6,13 +6,9 @@ from typing import Any
 from ._convert import members
 from ._errors import check, new_error
 from ._native import ffi, find_api
+from ._params import path_bytes
 from ._progress import ProgressBridge
 from ._types import ArtifactFile, ArtifactInfo, ProgressCallback
-
-
-def path_bytes(path: str | os.PathLike[str] | None) -> Any:
-    """A path as a C string that lives as long as the value; NULL for None."""
-    return ffi.NULL if path is None else ffi.new("char[]", os.fsencode(path))
 
 
 def _read(api: Any, artifact: Any) -> ArtifactInfo:

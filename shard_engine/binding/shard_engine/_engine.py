@@ -3,33 +3,47 @@
 import os
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from ._artifact import path_bytes
 from ._convert import members
 from ._errors import ShardEngineError, Status, check, error_from, new_error
 from ._native import ffi, find_api
-from ._progress import ProgressBridge
+from ._params import OpenOptions, Params
+from ._sampling import SamplingBridge
 from ._types import (
+    Candidate,
     Description,
     Entry,
+    Forked,
+    Memory,
     Output,
-    ProgressCallback,
     Recipe,
     Result,
     Rows,
+    Sampling,
     TokenInfo,
     Vocabulary,
 )
 
-FLOAT_BYTES = 4
+
+def estimate(
+    model: str | os.PathLike[str], *, engine: str = "llama", **options: Unpack[OpenOptions]
+) -> Memory:
+    """Bytes that `Engine` with the same arguments would take, known before any is taken.
+
+    Raises ShardEngineError as `Engine`, and what `on_progress` raises.
+    """
+    api = find_api(engine)
+    params, memory, error = Params(api, model, options), ffi.new("shard_memory *"), new_error()
+    status = api.estimate(params.pointer, memory, error)
+    params.progress.reraise()
+    check(status, error)
+    return members(Memory, memory)
 
 
-def _fill_recipe(raw: Any, recipe: Recipe) -> None:
-    for name in ("n_ctx", "n_batch", "n_ubatch", "n_threads", "flash_attn", "repack", "n_gpu_layers"):
-        setattr(raw, name, getattr(recipe, name))
-    for name in ("type_k", "type_v", "boundary"):
-        setattr(raw, name, getattr(recipe, name).encode())
+def _text(raw: Any) -> bytes:
+    """What a token adds to a text: the bytes of an entry or a candidate."""
+    return b"" if raw.text == ffi.NULL else bytes(ffi.buffer(raw.text, raw.n_text_bytes))
 
 
 class Engine:
@@ -38,50 +52,27 @@ class Engine:
     Every call but `cancel`, `progress` and `describe` belongs to one thread. Calls release the interpreter
     lock while they run.
 
-    `layers` is `(start, end)`, where end 0 means up to the model's last layer. `artifact` is the sha256 that
-    the artifact must have. `fault_plan` is for the fake engine.
-
     Raises ShardEngineError as `open` in `shard_engine.h` says, and what `on_progress` raises.
     """
 
     def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        engine: str = "llama",
-        layers: tuple[int, int] = (0, 0),
-        recipe: Recipe | None = None,
-        artifact: str | None = None,
-        max_sessions: int = 4,
-        mmap: bool = True,
-        mlock: bool = False,
-        cache_dir: str | os.PathLike[str] | None = None,
-        fault_plan: str | None = None,
-        on_progress: ProgressCallback | None = None,
+        self, model: str | os.PathLike[str], *, engine: str = "llama", **options: Unpack[OpenOptions]
     ) -> None:
         self._handle: Any = ffi.NULL
         self._api = find_api(engine)
-        progress, error = ProgressBridge(on_progress), new_error()
-        strings = [path_bytes(value) for value in (model, cache_dir, artifact, fault_plan)]
-        params = ffi.new("shard_params *")
-        self._api.default_params(params)
-        params.model_path, params.cache_dir, params.expected_artifact, params.fault_plan = strings
-        params.layer_start, params.layer_end = layers
-        params.max_sessions = max_sessions
-        params.use_mmap, params.use_mlock = mmap, mlock
-        params.on_progress = progress.pointer
-        _fill_recipe(params.recipe, recipe or Recipe())
+        params, error = Params(self._api, model, options), new_error()
         out = ffi.new("shard_engine **")
-        status = self._api.open(params, out, error)
+        status = self._api.open(params.pointer, out, error)
         if status == Status.OK:
             self._handle = out[0]
         try:
-            progress.reraise()
+            params.progress.reraise()
             check(status, error)
         except BaseException:
             self.close()
             raise
         self._description = self.describe()
+        self._boundary_bytes = 4 if self._description.recipe.boundary == "f32" else 2
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +106,8 @@ class Engine:
         """Identity, ownership, memory and capacity, as loaded."""
         raw = ffi.new("shard_description *")
         self._api.describe(self._open_handle(), raw)
-        return members(Description, raw, recipe=members(Recipe, raw.recipe))
+        recipe, memory = members(Recipe, raw.recipe), members(Memory, raw.memory)
+        return members(Description, raw, recipe=recipe, memory=memory)
 
     # ---- sessions
 
@@ -123,12 +115,23 @@ class Engine:
         """KV cells in use, over all sessions."""
         return int(self._api.kv_cells_used(self._open_handle()))
 
-    def session_open(self, *, temperature: float = 0.0) -> int:
-        """Opens a session and returns its id. Raises ShardEngineError: CAPACITY, UNSUPPORTED."""
-        sampling, out, error = ffi.new("shard_sampling *"), ffi.new("shard_session_id *"), new_error()
-        sampling.temperature = temperature
-        check(self._api.session_open(self._open_handle(), sampling, out, error), error)
+    def session_open(self, sampling: Sampling | None = None) -> int:
+        """Opens a session and returns its id. Raises ShardEngineError: CAPACITY; ARGUMENT, MALFORMED and
+        UNSUPPORTED where `sampling` cannot be honoured."""
+        bridge, out, error = SamplingBridge(sampling), ffi.new("shard_session_id *"), new_error()
+        check(self._api.session_open(self._open_handle(), bridge.pointer, out, error), error)
         return int(out[0])
+
+    def session_fork(self, source: int, position: int, sampling: Sampling | None = None) -> Forked:
+        """Opens a session whose first `position` rows are those of `source`. Raises ShardEngineError as
+        `session_open`, and NO_SESSION, POSITION, UNSUPPORTED."""
+        bridge, out, error = SamplingBridge(sampling), ffi.new("shard_session_id *"), new_error()
+        taken = ffi.new("uint32_t *")
+        status = self._api.session_fork(
+            self._open_handle(), source, position, bridge.pointer, out, taken, error
+        )
+        check(status, error)
+        return Forked(session=out[0], kv_cells_taken=taken[0])
 
     def session_length(self, session: int) -> int:
         """Rows in the session. Raises ShardEngineError: NO_SESSION."""
@@ -154,14 +157,15 @@ class Engine:
     def step(self, entries: Sequence[Entry]) -> list[Result]:
         """Computes one batch of rows of many sessions and returns a result per entry, in order.
 
-        An entry that fails says so in its result. Raises ShardEngineError only when the whole step failed:
-        CANCELLED, MEMORY, BACKEND; then every session is as it was before. Raises ValueError where `hidden`
-        is not whole rows.
+        An entry that fails says so in its result. Raises ShardEngineError only when the step failed before
+        any entry was done: CANCELLED, MEMORY, BACKEND; then every session is as it was before. Raises
+        ValueError where `hidden` is not whole rows, or not as many as there are tokens beside it.
         """
         raw, error = ffi.new("shard_step_entry[]", len(entries)), new_error()
         alive = [self._fill_entry(raw[i], entry) for i, entry in enumerate(entries)]
         status = self._api.step(self._open_handle(), raw, len(entries), error)
-        check(status, error)
+        if not any(raw[i].status == Status.OK for i in range(len(entries))):
+            check(status, error)
         results = [self._read_result(raw[i]) for i in range(len(entries))]
         del alive
         return results
@@ -191,32 +195,39 @@ class Engine:
             raw.n_rows = len(entry.tokens)
             alive.append(tokens)
         if entry.hidden is not None:
-            n_bytes, row_bytes = memoryview(entry.hidden).nbytes, self._description.n_embd * FLOAT_BYTES
-            if n_bytes % row_bytes:
-                raise ValueError(f"hidden has {n_bytes} bytes, which are not whole rows of {row_bytes}")
-            raw.hidden = hidden = ffi.new("float[]", n_bytes // FLOAT_BYTES)
-            raw.n_rows = n_bytes // row_bytes
-            ffi.memmove(hidden, entry.hidden, n_bytes)
+            raw.hidden = hidden = ffi.from_buffer("char[]", bytes(entry.hidden))
+            raw.n_rows = self._rows_in(len(hidden), entry)
             alive.append(hidden)
         return alive
 
-    @staticmethod
-    def _read_result(raw: Any) -> Result:
+    def _rows_in(self, n_bytes: int, entry: Entry) -> int:
+        row_bytes = self._description.n_embd * self._boundary_bytes
+        n_rows, rest = divmod(n_bytes, row_bytes)
+        if rest:
+            raise ValueError(f"hidden has {n_bytes} bytes, which are not whole rows of {row_bytes}")
+        if entry.tokens is not None and len(entry.tokens) != n_rows:
+            raise ValueError(f"{len(entry.tokens)} tokens cannot stand for {n_rows} hidden rows")
+        return n_rows
+
+    def _read_rows(self, raw: Any) -> Rows | None:
+        if raw.rows == ffi.NULL:
+            return None
+        data = bytes(ffi.buffer(raw.rows, raw.n_rows_out * raw.n_columns_out * raw.value_bytes))
+        dtype = "f32" if raw.value_bytes == 4 else self._description.recipe.boundary
+        return Rows(data=data, n_rows=raw.n_rows_out, n_columns=raw.n_columns_out, dtype=dtype)
+
+    def _read_result(self, raw: Any) -> Result:
         status = Status(raw.status)
         error: ShardEngineError | None = None if status == Status.OK else error_from(raw.error)
-        rows = None
-        if raw.rows != ffi.NULL:
-            n_bytes = raw.n_rows_out * raw.n_columns_out * FLOAT_BYTES
-            data = bytes(ffi.buffer(raw.rows, n_bytes))
-            rows = Rows(data=data, n_rows=raw.n_rows_out, n_columns=raw.n_columns_out)
         return Result(
             status=status,
             error=error,
-            rows=rows,
+            rows=self._read_rows(raw),
             token=None if raw.token < 0 else raw.token,
             logprob=raw.logprob,
+            top=tuple(members(Candidate, raw.top[i], text=_text(raw.top[i])) for i in range(raw.n_top)),
             end_of_generation=raw.end_of_generation,
-            text=b"" if raw.text == ffi.NULL else bytes(ffi.buffer(raw.text, raw.n_text_bytes)),
+            text=_text(raw),
             length=raw.length,
             kv_cells_taken=raw.kv_cells_taken,
         )

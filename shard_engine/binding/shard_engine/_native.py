@@ -9,7 +9,7 @@ from typing import Any
 
 import cffi
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 _LIBRARY_NAME = "libshard_engine.dylib" if sys.platform == "darwin" else "libshard_engine.so"
 _HEADER_NAME = "shard_engine.h"
@@ -27,7 +27,10 @@ _STRUCTS = (
     "shard_description",
     "shard_artifact_file",
     "shard_artifact_info",
+    "shard_memory",
+    "shard_logit_bias",
     "shard_sampling",
+    "shard_candidate",
     "shard_step_entry",
     "shard_token_info",
     "shard_vocabulary",

@@ -1,5 +1,6 @@
 """The values that cross the seam. All are frozen; sizes are bytes, rows and positions count tokens."""
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,15 +17,30 @@ class Recipe:
 
     n_ctx: int = 4096
     n_batch: int = 512
-    n_ubatch: int = 512
+    n_ubatch: int = 128
+    prefill_chunk: int = 0
+    """0 is n_ubatch; a description says how many rows that are."""
     n_threads: int = 0
     """0 lets the engine choose; a description says how many it took."""
     flash_attn: bool = True
     repack: bool = True
+    kv_unified: bool = True
+    """Whether all sessions share n_ctx KV cells, or each has as many of its own."""
     n_gpu_layers: int = 0
+    main_gpu: int = 0
+    split_mode: str = "layer"
     type_k: str = "f16"
     type_v: str = "f16"
     boundary: str = "f32"
+    """dtype of hidden rows: f32, f16 or bf16."""
+    rope_scaling: str = "model"
+    rope_freq_base: float = 0.0
+    rope_freq_scale: float = 0.0
+    yarn_ext_factor: float = -1.0
+    yarn_attn_factor: float = -1.0
+    yarn_beta_fast: float = -1.0
+    yarn_beta_slow: float = -1.0
+    yarn_orig_ctx: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +69,15 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes that a shard takes, or would take: `shard_memory`."""
+
+    weights_bytes: int
+    kv_bytes: int
+    compute_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """Identity, ownership, memory and capacity of what was loaded: `shard_description`."""
 
@@ -73,12 +98,15 @@ class Description:
     has_token_embedding: bool
     has_output_head: bool
     has_vocabulary: bool
-    weights_bytes: int
-    kv_bytes: int
-    compute_bytes: int
+    memory: Memory
     max_sessions: int
     kv_cells: int
+    """Of all sessions together."""
+    session_cells: int
+    """Most that one session can take."""
     max_batch: int
+    can_trim: bool
+    """Whether sessions can be trimmed and forked at any position, or only at their end and at 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +147,38 @@ class ArtifactInfo:
     layer_bytes: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How the last stage draws tokens: `shard_sampling`. The default is greedy and everything else off."""
+
+    temperature: float = 0.0
+    seed: int = 0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_last_n: int = 64
+    """Rows back that count as seen; -1 is all of them."""
+    logit_bias: Sequence[tuple[int, float]] = ()
+    """Pairs of token id and what is added to its logit; -inf bans the token."""
+    grammar: str = ""
+    """GBNF; empty for none."""
+    grammar_start: int | None = None
+    """Position of the first row that the grammar governs; None is the session's length at its first draw."""
+    top_logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forked:
+    """A session that begins with rows of another one."""
+
+    session: int
+    kv_cells_taken: int
+
+
 class Output(IntEnum):
     """`shard_output`: what an entry of a step gives back."""
 
@@ -133,8 +193,9 @@ class Output(IntEnum):
 class Entry:
     """The rows of one session in a step.
 
-    Exactly one of `tokens` (ids) and `hidden` is given: `hidden` is a contiguous buffer of rows of
-    `n_embd` native float32 each, and is copied.
+    The first stage is given `tokens` (ids). Every other one is given `hidden`, rows of `n_embd` values each
+    in the recipe's boundary dtype; and, where sampling looks at earlier tokens, the `tokens` that the rows
+    stand for.
     """
 
     session: int
@@ -146,15 +207,37 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Rows of float32, row-major, copied out of the engine: they stay valid."""
+    """Rows of values, row-major, copied out of the engine: they stay valid."""
 
     data: bytes
     n_rows: int
     n_columns: int
+    dtype: str
+    """f32 for logits; hidden rows have the recipe's boundary dtype."""
 
     def values(self) -> "memoryview[float]":
-        """The values without a copy: a memoryview of floats of shape [n_rows, n_columns]."""
-        return memoryview(self.data).cast("f", (self.n_rows, self.n_columns))
+        """A memoryview of float32 of shape [n_rows, n_columns]. Those of f32 are not copied; values of 16
+        bits are widened, which is exact."""
+        return memoryview(_as_f32(self.data, self.dtype)).cast("f", (self.n_rows, self.n_columns))
+
+
+def _as_f32(data: bytes, dtype: str) -> bytes:
+    if dtype == "f32":
+        return data
+    n_values = len(data) // 2
+    if dtype == "f16":
+        return struct.pack(f"={n_values}f", *struct.unpack(f"={n_values}e", data))
+    # A bf16 is the upper half of the float32 with the same value.
+    return struct.pack(f"={n_values}I", *(half << 16 for half in struct.unpack(f"={n_values}H", data)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One token that could have been drawn."""
+
+    token: int
+    logprob: float
+    text: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +249,9 @@ class Result:
     rows: Rows | None
     token: int | None
     logprob: float
+    """Natural logarithm of the token's probability by the logits as computed, before any sampler."""
+    top: tuple[Candidate, ...]
+    """The most likely tokens, best first; as many as `Sampling.top_logprobs`."""
     end_of_generation: bool
     text: bytes
     """What the token adds to a text; may end inside a UTF-8 sequence."""
