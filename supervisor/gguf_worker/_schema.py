@@ -8,6 +8,8 @@ unless the class is closed.
 from __future__ import annotations
 
 import dataclasses
+import math
+import struct
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -36,6 +38,21 @@ class Range:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Span:
+    """The float32 numbers from `low` to `high`, `low` itself only where it is not `above`. Never NaN."""
+
+    low: float
+    high: float
+    above: bool = False
+
+    def __contains__(self, number: float) -> bool:
+        return (self.low < number if self.above else self.low <= number) and number <= self.high
+
+    def __str__(self) -> str:
+        return f"{'above' if self.above else 'from'} {self.low:.9g} to {self.high:.9g}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Line:
     """Text of `low` to `high` bytes of UTF-8 without a NUL, as a C string can hold it."""
 
@@ -45,12 +62,18 @@ class Line:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowBytes:
-    """Float32 rows: `bin` only, never `str`."""
+    """Rows: `bin` only, never `str`."""
+
+
+FLOAT32_MAX: float = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+"""The largest finite float32."""
 
 
 Uint = Annotated[int, Range(0, 2**64 - 1)]
 Uint32 = Annotated[int, Range(0, 2**32 - 1)]
 Int32 = Annotated[int, Range(-(2**31), 2**31 - 1)]
+Float32 = Annotated[float, Span(-FLOAT32_MAX, FLOAT32_MAX)]
+"""A finite number, rounded to the nearest float32 where it is read."""
 Number = Annotated[int, Range(1, 2**64 - 1)]
 """What requests and sessions are known by."""
 Name = Annotated[str, Line(0, 63)]
@@ -90,6 +113,12 @@ class WireMap:
             if value is not None or key.required:
                 written[key.name] = _write(value)
         return written
+
+    def settle(self) -> None:
+        """Holds a map that was made by hand to the rules of one that came off the wire, and rounds its
+        numbers as that would. To be called by `__post_init__`; raises SchemaError."""
+        for key in _keys_of(type(self)):
+            object.__setattr__(self, key.name, _read_key(key, getattr(self, key.name)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -157,6 +186,8 @@ def _annotated_reader(mark: object) -> Read:
         return _rows
     if isinstance(mark, Line):
         return _line_reader(mark)
+    if isinstance(mark, Span):
+        return _span_reader(mark)
     assert isinstance(mark, Range)
     low, high = mark.low, mark.high
 
@@ -168,6 +199,25 @@ def _annotated_reader(mark: object) -> Read:
         return value
 
     return read
+
+
+def _span_reader(mark: Span) -> Read:
+    def read(value: object) -> float:
+        number = _as_float32(_float(value))
+        if number not in mark:
+            raise SchemaError(f"{value} is not a number {mark}")
+        return number
+
+    return read
+
+
+def _as_float32(number: float) -> float:
+    """The nearest float32, an infinity where it is too large for one."""
+    try:
+        rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    return rounded
 
 
 def _line_reader(mark: Line) -> Read:
@@ -186,17 +236,32 @@ def _optional_reader(read: Read) -> Read:
 
 
 def _tuple_reader(arguments: tuple[Any, ...]) -> Read:
-    read = _reader_of(arguments[0])
-    length = None if arguments[-1] is Ellipsis else len(arguments)
+    return _list_reader(arguments[0]) if arguments[-1] is Ellipsis else _record_reader(arguments)
 
-    def read_all(value: object) -> tuple[Any, ...]:
-        if not isinstance(value, (list, tuple)):
-            raise SchemaError(f"expected an array, not {_kind(value)}")
-        if length is not None and len(value) != length:
-            raise SchemaError(f"expected an array of {length}, not of {len(value)}")
-        return tuple(read(item) for item in value)
 
-    return read_all
+def _list_reader(hint: Any) -> Read:
+    """Any number of one kind."""
+    read = _reader_of(hint)
+    return lambda value: tuple(read(item) for item in _array(value))
+
+
+def _record_reader(hints: tuple[Any, ...]) -> Read:
+    """A fixed number, each of its own kind."""
+    reads = tuple(_reader_of(hint) for hint in hints)
+
+    def read(value: object) -> tuple[Any, ...]:
+        items = _array(value)
+        if len(items) != len(reads):
+            raise SchemaError(f"expected an array of {len(reads)}, not of {len(items)}")
+        return tuple(read_item(item) for read_item, item in zip(reads, items, strict=True))
+
+    return read
+
+
+def _array(value: object) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise SchemaError(f"expected an array, not {_kind(value)}")
+    return value
 
 
 def _nested_reader(cls: type[WireMap]) -> Read:
@@ -250,7 +315,10 @@ def _bool(value: object) -> bool:
 
 def _float(value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise SchemaError(f"{value} is too large for a number") from None
     raise SchemaError(f"expected a number, not {_kind(value)}")
 
 

@@ -4,8 +4,8 @@
 
 The file is deterministic: run twice, it is the same. Columns, separated by tabs: name, direction
 (`to_worker` or `to_host`), verdict (`ok`, `bad_frame` or `bad_message`), the frame in hexadecimal, and the
-message as JSON, in which a binary value is {"$bin": "<hexadecimal>"}. A frame whose body is no valid map has
-`null` there.
+message as JSON, in which a binary value is {"$bin": "<hexadecimal>"} and a number that JSON has no word for
+{"$float": "<as Python reads it>"}. A frame whose body is no valid map has `null` there.
 
 Frames to the host hold the very bytes that the worker writes for the values in them (keys in the order of the
 document, shortest integers, float32): the C tests encode the same values and compare.
@@ -14,6 +14,7 @@ document, shortest integers, float32): the C tests encode the same values and co
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ def plain(value: Any) -> Any:
     """The message as JSON has it."""
     if isinstance(value, bytes):
         return {"$bin": value.hex()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": str(value)}
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -93,13 +96,45 @@ def recipe() -> dict[str, Any]:
         "n_ctx": 4096,
         "n_batch": 512,
         "n_ubatch": 256,
+        "prefill_chunk": 128,
         "n_threads": 3,
         "flash_attn": True,
         "repack": False,
+        "kv_unified": True,
         "n_gpu_layers": -1,
+        "main_gpu": 1,
+        "split_mode": "none",
         "type_k": "f16",
         "type_v": "q8_0",
         "boundary": "f32",
+        "rope_scaling": "yarn",
+        "rope_freq_base": 10_000.0,
+        "rope_freq_scale": 0.25,
+        "yarn_ext_factor": 1.0,
+        "yarn_attn_factor": 1.5,
+        "yarn_beta_fast": 32.0,
+        "yarn_beta_slow": -1.0,
+        "yarn_orig_ctx": 2048,
+    }
+
+
+def sampling() -> dict[str, Any]:
+    """A sampling with every key away from its default."""
+    return {
+        "temperature": 0.75,
+        "seed": 2**32 - 1,
+        "top_k": 40,
+        "top_p": 0.9375,
+        "min_p": 0.0625,
+        "typical_p": 0.5,
+        "repeat_penalty": 1.25,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "repeat_last_n": -1,
+        "logit_bias": [[1, -math.inf], [300, 2], [70_000, -0.5]],
+        "grammar": 'root ::= "ja" | "nein"',
+        "grammar_start": 7,
+        "top_logprobs": 64,
     }
 
 
@@ -167,12 +202,47 @@ def requests() -> Iterator[Golden]:
             "mmap": False,
             "mlock": True,
             "cache_dir": "/var/cache/gguf-worker",
+            "memory_available": 2**33,
+            "numa": "distribute",
+        },
+    )
+    yield ask(
+        "estimate", {"type": "estimate", "id": 23, "model": "/models/a.gguf", "layers": [0, 4], "recipe": {}}
+    )
+    yield ask(
+        "estimate_full",
+        {
+            "type": "estimate",
+            "id": 24,
+            "model": "/models/a.gguf",
+            "layers": [4, 8],
+            "recipe": recipe(),
+            "artifact": ARTIFACT,
+            "max_sessions": 16,
+            "mmap": False,
+            "mlock": True,
+            "cache_dir": None,
+            "memory_available": 0,
+            "numa": None,
         },
     )
     yield ask("open", {"type": "open", "id": 11, "identity": asked_identity()})
     yield ask(
         "open_sampling",
         {"type": "open", "id": 12, "identity": asked_identity(), "sampling": {"temperature": 0.5}},
+    )
+    yield ask(
+        "open_sampling_full",
+        {"type": "open", "id": 25, "identity": asked_identity(), "sampling": sampling(), "fork": None},
+    )
+    nothing: dict[str, Any] = {"logit_bias": [], "grammar": "", "grammar_start": None}
+    yield ask(
+        "open_sampling_nothing",
+        {"type": "open", "id": 26, "identity": asked_identity(), "sampling": nothing},
+    )
+    yield ask(
+        "open_fork",
+        {"type": "open", "id": 27, "identity": asked_identity(), "fork": {"session": 3, "position": 200}},
     )
     yield ask("open_identity_missing", {"type": "open", "id": 13, "identity": {}})
     yield ask(
@@ -194,6 +264,18 @@ def requests() -> Iterator[Golden]:
             "session": 2,
             "position": 3,
             "output": "token",
+            "hidden": hidden_rows(),
+        },
+    )
+    yield ask(
+        "forward_hidden_and_tokens",
+        {
+            "type": "forward",
+            "id": 28,
+            "session": 2,
+            "position": 3,
+            "output": "token",
+            "tokens": [1, 2],
             "hidden": hidden_rows(),
         },
     )
@@ -268,7 +350,13 @@ def memory() -> dict[str, Any]:
 
 def capacity() -> dict[str, Any]:
     """What can be asked at once."""
-    return {"max_sessions": 16, "kv_cells": 4096, "max_batch": 512}
+    return {
+        "max_sessions": 16,
+        "kv_cells": 4096,
+        "max_batch": 512,
+        "session_cells": 2048,
+        "can_trim": True,
+    }
 
 
 def hello() -> dict[str, Any]:
@@ -462,13 +550,26 @@ def answers() -> Iterator[Golden]:
     }
     yield say("loaded", {**loaded, "vocabulary": vocabulary})
     yield say("loaded_without_vocabulary", {**loaded, "vocabulary": None})
-    yield say("opened", {"type": "opened", "id": 11, "session": 2})
+    yield say("estimated", {"type": "estimated", "id": 23, "memory": memory()})
+    yield say("opened", {"type": "opened", "id": 11, "session": 2, "length": 0, "kv_cells": 0})
+    yield say("opened_fork", {"type": "opened", "id": 27, "session": 4, "length": 200, "kv_cells": 200})
+    rows = {"rows": 2, "columns": 4}
+    halves = hidden_rows()[:16]
     yield say("result_none", result(14, "none"))
-    yield say("result_hidden", result(14, "hidden", rows=2, columns=4, hidden=hidden_rows()))
-    yield say("result_logits", result(14, "logits", rows=1, columns=4, logits=hidden_rows()[:16]))
-    yield say("result_logits_all", result(14, "logits_all", rows=2, columns=4, logits=hidden_rows()))
-    drawn = {"token": 198, "logprob": -0.5, "end_of_generation": False, "text": b" a\xc3"}
-    yield say("result_token", result(15, "token", **drawn))
+    yield say("result_hidden", result(14, "hidden", **rows, dtype="f32", hidden=hidden_rows()))
+    yield say("result_hidden_f16", result(14, "hidden", **rows, dtype="f16", hidden=halves))
+    yield say("result_hidden_bf16", result(14, "hidden", **rows, dtype="bf16", hidden=halves))
+    yield say("result_logits", result(14, "logits", rows=1, columns=4, dtype="f32", logits=halves))
+    yield say("result_logits_all", result(14, "logits_all", **rows, dtype="f32", logits=hidden_rows()))
+    drawn = {"token": 198, "logprob": -0.5, "end_of_generation": False}
+    text = b" a\xc3"
+    yield say("result_token", result(15, "token", **drawn, text=text))
+    top = [
+        {"token": 198, "logprob": -0.5, "text": text},
+        {"token": 7, "logprob": -1.25, "text": b""},
+        {"token": 70_000, "logprob": -math.inf, "text": b"long enough for a header of its own kind"},
+    ]
+    yield say("result_token_top", result(15, "token", **drawn, top=top, text=text))
     yield say("trimmed", {"type": "trimmed", "id": 16, "session": 2, "length": 2, "kv_cells_freed": 3})
     yield say("closed", {"type": "closed", "id": 17, "session": 2, "kv_cells_freed": 2})
     yield say("tokenized", {"type": "tokenized", "id": 18, "tokens": [1, 300, 70000]})
@@ -554,6 +655,39 @@ def bad_frames() -> Iterator[Golden]:
     yield bad_frame("depth_1000", frame(b"\x82" + pair + pack("deep") + b"\x91" * 1000 + b"\x00"))
 
 
+def wrong_sampling() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each key of a sampling map outside its range or of another type."""
+    yield "sampling_unknown", {"temperature": 1.0, "top_secret": 1}
+    yield "temperature_infinite", {"temperature": math.inf}
+    yield "temperature_nan", {"temperature": math.nan}
+    yield "seed_negative", {"seed": -1}
+    yield "seed_large", {"seed": 2**32}
+    yield "top_k_negative", {"top_k": -1}
+    yield "top_k_float", {"top_k": 40.0}
+    yield "top_p_zero", {"top_p": 0.0}
+    yield "top_p_large", {"top_p": 1.5}
+    yield "min_p_negative", {"min_p": -0.25}
+    yield "min_p_large", {"min_p": 2}
+    yield "typical_p_zero", {"typical_p": 0}
+    yield "repeat_penalty_zero", {"repeat_penalty": 0.0}
+    yield "presence_penalty_infinite", {"presence_penalty": -math.inf}
+    yield "frequency_penalty_flag", {"frequency_penalty": True}
+    yield "repeat_last_n_low", {"repeat_last_n": -2}
+    yield "logit_bias_map", {"logit_bias": {}}
+    yield "logit_bias_flat", {"logit_bias": [1, 0.5]}
+    yield "logit_bias_single", {"logit_bias": [[1]]}
+    yield "logit_bias_triple", {"logit_bias": [[1, 0.5, 2]]}
+    yield "logit_bias_token_float", {"logit_bias": [[1.0, 0.5]]}
+    yield "logit_bias_token_large", {"logit_bias": [[2**31, 0.5]]}
+    yield "logit_bias_nan", {"logit_bias": [[1, math.nan]]}
+    yield "logit_bias_infinite", {"logit_bias": [[1, math.inf]]}
+    yield "grammar_array", {"grammar": ["root"]}
+    yield "grammar_with_nul", {"grammar": "a\0b"}
+    yield "grammar_start_negative", {"grammar_start": -1}
+    yield "grammar_start_large", {"grammar_start": 2**32 - 1}
+    yield "top_logprobs_large", {"top_logprobs": 65}
+
+
 def bad_messages() -> Iterator[Golden]:
     """Each row of the second kind, for every kind of key."""
     forward = {"type": "forward", "id": 1, "session": 1, "position": 0, "output": "none"}
@@ -591,6 +725,16 @@ def bad_messages() -> Iterator[Golden]:
     unknown = {**asked_identity(), "recipe": {**recipe(), "top_secret": 1}}
     yield bad_message("open_recipe_unknown", {"type": "open", "id": 1, "identity": unknown})
     yield bad_message("load_recipe_text_long", {**load, "recipe": {"type_k": "f" * 64}})
+    yield bad_message("load_recipe_float_text", {**load, "recipe": {"rope_freq_base": "10000"}})
+    yield bad_message("load_recipe_float_nan", {**load, "recipe": {"rope_freq_base": math.nan}})
+    yield bad_message("load_recipe_float_infinite", {**load, "recipe": {"rope_freq_scale": math.inf}})
+    yield bad_message("load_recipe_float_for_uint", {**load, "recipe": {"yarn_orig_ctx": 1.0}})
+    yield bad_message("load_memory_negative", {**load, "memory_available": -1})
+    yield bad_message("load_numa_long", {**load, "numa": "n" * 64})
+    yield bad_message(
+        "estimate_recipe_missing", {"type": "estimate", "id": 1, "model": "m", "layers": [0, 0]}
+    )
+    yield bad_message("estimate_recipe_unknown", {**load, "type": "estimate", "recipe": {"top_secret": 1}})
     yield bad_message("load_sessions_zero", {**load, "max_sessions": 0})
     yield bad_message("load_mmap_integer", {**load, "mmap": 1})
     yield bad_message("open_identity_absent", {"type": "open", "id": 1})
@@ -600,8 +744,17 @@ def bad_messages() -> Iterator[Golden]:
     )
     yield bad_message("open_temperature_negative", {**opening, "sampling": {"temperature": -0.5}})
     yield bad_message("open_temperature_text", {**opening, "sampling": {"temperature": "hot"}})
+    for name, wrong in wrong_sampling():
+        yield bad_message(f"open_{name}", {**opening, "sampling": wrong})
+    yield bad_message("open_sampling_text", {**opening, "sampling": "greedy"})
+    yield bad_message("open_fork_text", {**opening, "fork": "all"})
+    yield bad_message("open_fork_empty", {**opening, "fork": {}})
+    yield bad_message("open_fork_session_zero", {**opening, "fork": {"session": 0, "position": 1}})
+    yield bad_message("open_fork_position_missing", {**opening, "fork": {"session": 1}})
+    yield bad_message("open_fork_position_large", {**opening, "fork": {"session": 1, "position": 2**32}})
     yield bad_message("forward_without_rows", forward)
-    yield bad_message("forward_with_both", {**forward, "tokens": [1], "hidden": hidden_rows()})
+    yield bad_message("forward_both_without_tokens", {**forward, "tokens": [], "hidden": hidden_rows()})
+    yield bad_message("forward_both_without_hidden", {**forward, "tokens": [1], "hidden": b""})
     yield bad_message("forward_tokens_empty", {**forward, "tokens": []})
     yield bad_message("forward_tokens_text", {**forward, "tokens": "abc"})
     yield bad_message("forward_tokens_float", {**forward, "tokens": [1, 2.5]})

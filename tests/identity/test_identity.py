@@ -15,6 +15,7 @@ from gguf_worker.identity import (
     differences,
     error_fields,
     identity_values,
+    recipe_values,
 )
 
 ONE, TWO, THREE = (hashlib.sha256(text).hexdigest() for text in (b"1", b"2", b"3"))
@@ -45,12 +46,31 @@ def test_recipe_with_an_unknown_field_is_refused() -> None:
         ("flash_attn", 1),
         ("type_k", "x" * 64),
         ("type_v", "a\0b"),
+        ("kv_unified", 0),
+        ("main_gpu", 2**31),
+        ("rope_freq_base", "10000"),
+        ("rope_freq_scale", float("nan")),
+        ("yarn_ext_factor", float("inf")),
+        ("yarn_beta_slow", 1e39),
     ],
 )
 def test_recipe_with_a_wrong_value_is_refused(key: str, value: object) -> None:
-    """The key and what was expected are named."""
+    """The key and what was expected are named, where a recipe is read and where one is made."""
     with pytest.raises(SchemaError, match=key):
         Recipe.from_map({key: value})
+    with pytest.raises(SchemaError, match=key):
+        Recipe(**{key: value})  # type: ignore[arg-type]
+
+
+def test_recipe_numbers_are_compared_as_float32() -> None:
+    """A number that was rounded on its way through the worker is still the one that was asked for."""
+    asked = Recipe(rope_freq_base=10000.1, rope_freq_scale=0.1)
+    attested = Recipe.from_map({**asked.to_map(), "rope_freq_base": 10000.099609375})
+    assert asked == attested
+    assert differences(recipe_values(asked), recipe_values(attested)) == []
+    found = differences(recipe_values(asked), recipe_values(Recipe(rope_freq_base=10000.101)))
+    assert found[0] == Difference(field="recipe.rope_freq_base", expected="10000.0996", actual="10000.1006")
+    assert found[1] == Difference(field="recipe.rope_freq_scale", expected="0.100000001", actual="0")
 
 
 def test_differences_of_equal_identities_are_none() -> None:

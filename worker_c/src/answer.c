@@ -26,7 +26,7 @@ static void what_is_loaded(struct encoder *encoder, const shard_description *des
     if (description != NULL) {
         answer_identity(encoder, description);
         answer_ownership(encoder, description);
-        answer_memory(encoder, description);
+        answer_memory(encoder, &description->memory);
         answer_capacity(encoder, description);
         return;
     }
@@ -134,39 +134,79 @@ void answer_loaded(struct encoder *encoder, uint64_t id, const shard_description
     answer_identity(encoder, description);
     answer_model(encoder, description);
     answer_ownership(encoder, description);
-    answer_memory(encoder, description);
+    answer_memory(encoder, &description->memory);
     answer_capacity(encoder, description);
     answer_vocabulary(encoder, vocabulary);
 }
 
-void answer_opened(struct encoder *encoder, uint64_t id, uint64_t session) {
-    answer_begin(encoder, "opened", id, 1);
+void answer_estimated(struct encoder *encoder, uint64_t id, const shard_memory *memory) {
+    answer_begin(encoder, "estimated", id, 1);
+    answer_memory(encoder, memory);
+}
+
+void answer_opened(struct encoder *encoder, uint64_t id, uint64_t session, uint32_t length,
+                   uint32_t kv_cells) {
+    answer_begin(encoder, "opened", id, 3);
     encode_uint(encoder, "session", session);
+    encode_uint(encoder, "length", length);
+    encode_uint(encoder, "kv_cells", kv_cells);
 }
 
 static void result_values(struct encoder *encoder, const struct result_answer *result) {
     encode_uint(encoder, "rows", result->rows);
     encode_uint(encoder, "columns", result->columns);
+    encode_text(encoder, "dtype", result->dtype);
     encode_tail(encoder, result->output == SHARD_OUTPUT_HIDDEN ? "hidden" : "logits",
-                result->values, (size_t)result->rows * result->columns * sizeof(float));
+                result->values, (size_t)result->rows * result->columns * result->value_bytes);
+}
+
+/* The best candidates whose texts take no more than LIMIT_TOP_TEXT together: a token may be of any
+ * length, and an answer to a computed row must not fail for want of room. */
+static uint32_t candidates_that_fit(const struct result_answer *result) {
+    size_t n_bytes = 0;
+    uint32_t n_fit = 0;
+    while (n_fit < result->n_top && n_fit < LIMIT_TOP &&
+           n_bytes + result->top[n_fit].n_text_bytes <= LIMIT_TOP_TEXT) {
+        n_bytes += result->top[n_fit++].n_text_bytes;
+    }
+    return n_fit;
+}
+
+static void result_top(struct encoder *encoder, const struct result_answer *result) {
+    const uint32_t n_candidates = candidates_that_fit(result);
+    encode_array(encoder, "top", n_candidates);
+    for (uint32_t i = 0; i < n_candidates; i++) {
+        const shard_candidate *candidate = &result->top[i];
+        encode_map(encoder, NULL, 3);
+        encode_int(encoder, "token", candidate->token);
+        encode_float(encoder, "logprob", candidate->logprob);
+        encode_bytes(encoder, "text", candidate->text, candidate->n_text_bytes);
+    }
 }
 
 static void result_token(struct encoder *encoder, const struct result_answer *result) {
     encode_int(encoder, "token", result->token);
     encode_float(encoder, "logprob", result->logprob);
     encode_bool(encoder, "end_of_generation", result->end_of_generation);
+    if (result->n_top > 0) {
+        result_top(encoder, result);
+    }
     encode_tail(encoder, "text", result->text, result->n_text_bytes);
 }
 
-static uint32_t result_keys(shard_output output) {
-    if (output == SHARD_OUTPUT_NONE) {
+static uint32_t result_keys(const struct result_answer *result) {
+    switch (result->output) {
+    case SHARD_OUTPUT_NONE:
         return 7;
+    case SHARD_OUTPUT_TOKEN:
+        return result->n_top > 0 ? 12 : 11;
+    default:
+        return 11;
     }
-    return output == SHARD_OUTPUT_TOKEN ? 11 : 10;
 }
 
 void answer_result(struct encoder *encoder, uint64_t id, const struct result_answer *result) {
-    answer_begin(encoder, "result", id, result_keys(result->output));
+    answer_begin(encoder, "result", id, result_keys(result));
     encode_uint(encoder, "session", result->session);
     encode_uint(encoder, "length", result->length);
     encode_uint(encoder, "kv_cells", result->kv_cells);

@@ -35,13 +35,16 @@ struct result_answer {
     shard_output output;
     uint64_t queue_us, compute_us;
     uint32_t batch_rows;
-    const float *values; /* rows x columns, borrowed until the frame is written */
-    uint32_t rows, columns;
+    const void *values; /* rows x columns, borrowed until the frame is written */
+    uint32_t rows, columns, value_bytes;
+    const char *dtype;
     int32_t token;
     float logprob;
     bool end_of_generation;
     const char *text; /* of the token, borrowed until the frame is written */
     uint32_t n_text_bytes;
+    const shard_candidate *top;
+    uint32_t n_top;
 };
 
 struct bye_answer {
@@ -60,7 +63,9 @@ void answer_sliced(struct encoder *encoder, uint64_t id, const char *output, uin
 /* `vocabulary` is NULL where the shard has none. */
 void answer_loaded(struct encoder *encoder, uint64_t id, const shard_description *description,
                    const shard_vocabulary *vocabulary);
-void answer_opened(struct encoder *encoder, uint64_t id, uint64_t session);
+void answer_estimated(struct encoder *encoder, uint64_t id, const shard_memory *memory);
+void answer_opened(struct encoder *encoder, uint64_t id, uint64_t session, uint32_t length,
+                   uint32_t kv_cells);
 void answer_result(struct encoder *encoder, uint64_t id, const struct result_answer *result);
 void answer_trimmed(struct encoder *encoder, uint64_t id, uint64_t session, uint32_t length,
                     uint32_t kv_cells_freed);

@@ -71,18 +71,20 @@ void answer_ownership(struct encoder *encoder, const shard_description *descript
     encode_bool(encoder, "vocabulary", description->has_vocabulary);
 }
 
-void answer_memory(struct encoder *encoder, const shard_description *description) {
+void answer_memory(struct encoder *encoder, const shard_memory *memory) {
     encode_map(encoder, "memory", 3);
-    encode_uint(encoder, "weights_bytes", description->weights_bytes);
-    encode_uint(encoder, "kv_bytes", description->kv_bytes);
-    encode_uint(encoder, "compute_bytes", description->compute_bytes);
+    encode_uint(encoder, "weights_bytes", memory->weights_bytes);
+    encode_uint(encoder, "kv_bytes", memory->kv_bytes);
+    encode_uint(encoder, "compute_bytes", memory->compute_bytes);
 }
 
 void answer_capacity(struct encoder *encoder, const shard_description *description) {
-    encode_map(encoder, "capacity", 3);
+    encode_map(encoder, "capacity", 5);
     encode_uint(encoder, "max_sessions", description->max_sessions);
     encode_uint(encoder, "kv_cells", description->kv_cells);
     encode_uint(encoder, "max_batch", description->max_batch);
+    encode_uint(encoder, "session_cells", description->session_cells);
+    encode_bool(encoder, "can_trim", description->can_trim);
 }
 
 void answer_vocabulary(struct encoder *encoder, const shard_vocabulary *vocabulary) {

@@ -13,7 +13,7 @@ void answer_build(struct encoder *encoder, const shard_build *build);
 void answer_identity(struct encoder *encoder, const shard_description *description);
 void answer_model(struct encoder *encoder, const shard_description *description);
 void answer_ownership(struct encoder *encoder, const shard_description *description);
-void answer_memory(struct encoder *encoder, const shard_description *description);
+void answer_memory(struct encoder *encoder, const shard_memory *memory);
 void answer_capacity(struct encoder *encoder, const shard_description *description);
 void answer_vocabulary(struct encoder *encoder, const shard_vocabulary *vocabulary);
 

@@ -82,6 +82,19 @@ struct decode_tokens {
     uint32_t count;
 };
 
+/* Pairs of a token id and a float32, still encoded; decode_biases_copy unpacks them. */
+struct decode_biases {
+    const uint8_t *data;
+    size_t size;
+    uint32_t count;
+};
+
+/* The float32 numbers from `least` to `most`, `least` itself only where it is not `above`. */
+struct decode_span {
+    float least, most;
+    bool above;
+};
+
 uint64_t decode_uint(struct decode_fields *fields, const char *key, uint64_t least, uint64_t most);
 uint64_t decode_optional_uint(struct decode_fields *fields, const char *key, uint64_t least,
                               uint64_t most, uint64_t otherwise);
@@ -89,9 +102,9 @@ int64_t decode_optional_int(struct decode_fields *fields, const char *key, int64
                             int64_t most, int64_t otherwise);
 bool decode_optional_bool(struct decode_fields *fields, const char *key, bool otherwise);
 
-/* A finite number, integer or float. */
-double decode_optional_number(struct decode_fields *fields, const char *key, double least,
-                              double most, double otherwise);
+/* A number, integer or float, rounded to the nearest float32 before it is looked at. Never NaN. */
+float decode_optional_float(struct decode_fields *fields, const char *key, struct decode_span span,
+                            float otherwise);
 
 /* Text of at most `most` bytes. */
 struct decode_text decode_text(struct decode_fields *fields, const char *key, size_t most);
@@ -112,11 +125,26 @@ void decode_range(struct decode_fields *fields, const char *key, uint32_t *start
 /* An array of int32, checked element by element. */
 struct decode_tokens decode_tokens(struct decode_fields *fields, const char *key);
 
+/* An array of at most `most` arrays [token id, bias]; a bias may be minus infinity. Absent: empty.
+ */
+struct decode_biases decode_optional_biases(struct decode_fields *fields, const char *key,
+                                            uint32_t most);
+
+/* Whether the key is there and not nil. */
+bool decode_is_there(const struct decode_fields *fields, const char *key);
+
 /* The inner map of a key. An absent optional one is empty. */
 void decode_inner(struct decode_fields *fields, const char *key, struct decode_map *inner);
 void decode_optional_inner(struct decode_fields *fields, const char *key, struct decode_map *inner);
 
+/* Refuses a map, called `name`, that holds more keys than the `n_known` which were found in it: to
+ * pass over an unknown one could change what it means. */
+void decode_refuse_unknown(struct decode_fields *fields, const char *name, uint32_t n_known);
+
 /* Unpacks `tokens.count` ids into `ids`. */
 void decode_tokens_copy(const struct decode_tokens *tokens, int32_t *ids);
+
+/* Unpacks `biases.count` pairs into `pairs`. */
+void decode_biases_copy(const struct decode_biases *biases, shard_logit_bias *pairs);
 
 #endif /* WORKER_DECODE_H */

@@ -3,6 +3,7 @@
 
 #include "decode_token.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -86,21 +87,33 @@ bool decode_optional_bool(struct decode_fields *fields, const char *key, bool ot
     return value->integer != 0;
 }
 
-double decode_optional_number(struct decode_fields *fields, const char *key, double least,
-                              double most, double otherwise) {
-    const struct decode_value *value = decode_find(fields->map, key);
-    if (value == NULL) {
-        return otherwise;
-    }
+/* The nearest float32; an infinity where it is too large for one, NaN where it is no number. */
+static float float_of(const struct decode_value *value) {
     int64_t integer;
     double number = value->kind == DECODE_FLOAT   ? value->number
                     : integer_of(value, &integer) ? (double)integer
                                                   : NAN;
-    if (isfinite(number) && number >= least && number <= most) {
+    return (float)number;
+}
+
+/* False for NaN, which every comparison fails. */
+static bool is_in_span(float number, struct decode_span span) {
+    return (span.above ? number > span.least : number >= span.least) && number <= span.most;
+}
+
+float decode_optional_float(struct decode_fields *fields, const char *key, struct decode_span span,
+                            float otherwise) {
+    const struct decode_value *value = decode_find(fields->map, key);
+    if (value == NULL) {
+        return otherwise;
+    }
+    float number = float_of(value);
+    if (is_in_span(number, span)) {
         return number;
     }
     char wanted[96];
-    snprintf(wanted, sizeof(wanted), "a finite number from %g to %g", least, most);
+    snprintf(wanted, sizeof(wanted), "a number %s %.9g to %.9g", span.above ? "above" : "from",
+             (double)span.least, (double)span.most);
     wrong(fields, key, wanted);
     return 0;
 }
@@ -203,6 +216,50 @@ struct decode_tokens decode_tokens(struct decode_fields *fields, const char *key
     return (struct decode_tokens){value->data, value->size, value->count};
 }
 
+/* The next element of an array of pairs; false where it is no pair. */
+static bool read_bias(struct decode_cursor *cursor, shard_logit_bias *bias) {
+    const struct decode_span span = {-INFINITY, FLT_MAX, false};
+    struct decode_value pair, token, number;
+    if (!decode_token(cursor, &pair) || pair.kind != DECODE_ARRAY || pair.count != 2 ||
+        !decode_token(cursor, &token) || !is_token(&token) || !decode_token(cursor, &number) ||
+        !is_in_span(float_of(&number), span)) {
+        return false;
+    }
+    *bias = (shard_logit_bias){(int32_t)(int64_t)token.integer, float_of(&number)};
+    return true;
+}
+
+struct decode_biases decode_optional_biases(struct decode_fields *fields, const char *key,
+                                            uint32_t most) {
+    const struct decode_biases none = {NULL, 0, 0};
+    const struct decode_value *value = decode_find(fields->map, key);
+    if (value == NULL) {
+        return none;
+    }
+    char wanted[96];
+    snprintf(wanted, sizeof(wanted), "an array of at most %" PRIu32 " pairs [token, bias]", most);
+    if (value->kind != DECODE_ARRAY || value->count > most) {
+        wrong(fields, key, wanted);
+        return none;
+    }
+    struct decode_cursor cursor = {value->data, value->size};
+    for (uint32_t i = 0; i < value->count; i++) {
+        shard_logit_bias bias;
+        if (!read_bias(&cursor, &bias)) {
+            wrong(fields, key, wanted);
+            return none;
+        }
+    }
+    return (struct decode_biases){value->data, value->size, value->count};
+}
+
+void decode_biases_copy(const struct decode_biases *biases, shard_logit_bias *pairs) {
+    struct decode_cursor cursor = {biases->data, biases->size};
+    for (uint32_t i = 0; i < biases->count; i++) {
+        read_bias(&cursor, &pairs[i]);
+    }
+}
+
 void decode_tokens_copy(const struct decode_tokens *tokens, int32_t *ids) {
     struct decode_cursor cursor = {tokens->data, tokens->size};
     struct decode_value element = {.kind = DECODE_NIL};
@@ -233,8 +290,22 @@ void decode_inner(struct decode_fields *fields, const char *key, struct decode_m
 void decode_optional_inner(struct decode_fields *fields, const char *key,
                            struct decode_map *inner) {
     inner->n_entries = 0;
+    if (decode_is_there(fields, key)) {
+        inner_of(fields, key, decode_find(fields->map, key), inner);
+    }
+}
+
+bool decode_is_there(const struct decode_fields *fields, const char *key) {
     const struct decode_value *value = decode_find(fields->map, key);
-    if (value != NULL && value->kind != DECODE_NIL) {
-        inner_of(fields, key, value, inner);
+    return value != NULL && value->kind != DECODE_NIL;
+}
+
+void decode_refuse_unknown(struct decode_fields *fields, const char *name, uint32_t n_known) {
+    if (!failure_is_set(fields->failure) && fields->map->n_entries > n_known) {
+        failure_set(fields->failure, CODE_BAD_MESSAGE,
+                    "the %s has %" PRIu32 " keys, of which this worker knows %" PRIu32
+                    "; leave the others out, or take a worker that knows them",
+                    name, fields->map->n_entries, n_known);
+        failure_add(fields->failure, "key", "%s", name);
     }
 }

@@ -129,6 +129,11 @@ void encode_text(struct encoder *encoder, const char *key, const char *text) {
     }
 }
 
+void encode_bytes(struct encoder *encoder, const char *key, const void *bytes, size_t size) {
+    put(encoder, key, mpack_pack_bin((uint32_t)size));
+    put_bytes(encoder, bytes, size);
+}
+
 void encode_tail(struct encoder *encoder, const char *key, const void *bytes, size_t size) {
     put(encoder, key, mpack_pack_bin((uint32_t)size));
     encoder->tail = bytes;

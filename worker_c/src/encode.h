@@ -53,6 +53,9 @@ void encode_float(struct encoder *encoder, const char *key, float value);
  * message can make a frame that the host cannot read. */
 void encode_text(struct encoder *encoder, const char *key, const char *text);
 
+/* Bytes as `bin`, copied. */
+void encode_bytes(struct encoder *encoder, const char *key, const void *bytes, size_t size);
+
 /* Bytes as `bin`, borrowed until the frame is written. Nothing may be added afterwards. */
 void encode_tail(struct encoder *encoder, const char *key, const void *bytes, size_t size);
 

@@ -8,6 +8,7 @@
 void execute_inspect(struct execution *execution, struct job *job);
 void execute_slice(struct execution *execution, struct job *job);
 void execute_load(struct execution *execution, struct job *job);
+void execute_estimate(struct execution *execution, struct job *job);
 void execute_open(struct execution *execution, struct job *job);
 void execute_trim(struct execution *execution, struct job *job);
 void execute_close(struct execution *execution, struct job *job);
@@ -20,9 +21,6 @@ void execute_step(struct execution *execution, uint32_t n_picks);
 
 /* Resolves a forward that was cancelled: its session is made as it was before the request. */
 void execute_abandon(struct execution *execution, struct job *job);
-
-/* Rows of a forward that are still to be computed; at least 1. */
-uint32_t execute_rows_left(const struct execution *execution, const struct job *job);
 
 /* ---- shared by the turns ---- */
 

@@ -1,4 +1,4 @@
-/* Loading a shard. */
+/* Loading a shard, and telling beforehand what that would take. */
 #include "execute.h"
 
 #include "answer.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct paths {
-    char model[LIMIT_PATH], artifact[LIMIT_PATH], cache_dir[LIMIT_PATH];
+    char model[LIMIT_PATH], artifact[LIMIT_PATH], cache_dir[LIMIT_PATH], numa[LIMIT_PATH];
 };
 
 static void fill_params(const struct execution *execution, const struct load_request *load,
@@ -24,6 +24,8 @@ static void fill_params(const struct execution *execution, const struct load_req
     params->max_sessions = load->max_sessions;
     params->use_mmap = load->mmap;
     params->use_mlock = load->mlock;
+    params->memory_available = load->memory_available;
+    params->numa = copy_path(paths->numa, load->numa);
     params->fault_plan = execution->fault_plan;
 }
 
@@ -138,4 +140,32 @@ void execute_load(struct execution *execution, struct job *job) {
     }
     note_loaded(execution);
     answer(execution, job, &vocabulary);
+}
+
+static void answer_memory_needed(struct execution *execution, struct job *job,
+                                 const shard_memory *memory) {
+    reply_storage storage;
+    struct encoder encoder;
+    encode_start_fixed(&encoder, storage, sizeof(storage));
+    answer_estimated(&encoder, job->request.id, memory);
+    resolve_answer(execution, job, &encoder);
+}
+
+void execute_estimate(struct execution *execution, struct job *job) {
+    struct paths paths;
+    shard_params params;
+    fill_params(execution, &job->request.as.load, &paths, &params);
+    struct report report;
+    report_begin(&report, execution, job);
+    params.on_progress = report_progress;
+    params.user_data = &report;
+    shard_memory memory;
+    shard_error error;
+    shard_status status = execution->api->estimate(&params, &memory, &error);
+    report_end(&report);
+    if (status != SHARD_OK) {
+        resolve_error(execution, job, &error);
+        return;
+    }
+    answer_memory_needed(execution, job, &memory);
 }

@@ -21,34 +21,57 @@ static bool require_identity(const struct execution *execution, const struct ide
     return false;
 }
 
-static bool open_session(struct execution *execution, const struct open_request *open,
-                         shard_session_id *slot, struct failure *failure) {
+struct open_outcome {
+    shard_session_id slot;
+    uint32_t kv_cells;
+};
+
+/* A new session, or one that begins with the rows of another. */
+static bool ask_engine(const struct execution *execution, const struct open_request *open,
+                       const shard_sampling *sampling, struct open_outcome *outcome,
+                       struct failure *failure) {
+    const shard_engine_api *api = execution->api;
+    shard_session_id source = 0;
+    shard_error error;
+    if (open->source != 0 && !require_session(execution, open->source, &source, failure)) {
+        return false;
+    }
+    outcome->kv_cells = 0;
+    shard_status status =
+        open->source != 0 ? api->session_fork(execution->engine, source, open->position, sampling,
+                                              &outcome->slot, &outcome->kv_cells, &error)
+                          : api->session_open(execution->engine, sampling, &outcome->slot, &error);
+    return status == SHARD_OK || failure_set_engine(failure, &error);
+}
+
+static bool open_session(const struct execution *execution, const struct open_request *open,
+                         struct open_outcome *outcome, struct failure *failure) {
     if (!require_engine(execution, failure) ||
         !require_identity(execution, &open->identity, failure)) {
         return false;
     }
-    const shard_sampling sampling = {.temperature = open->temperature};
-    shard_error error;
-    if (execution->api->session_open(execution->engine, &sampling, slot, &error) != SHARD_OK) {
-        return failure_set_engine(failure, &error);
-    }
-    return true;
+    struct sampling_unpacked unpacked;
+    bool is_open = sampling_unpack(&open->sampling, &unpacked, failure) &&
+                   ask_engine(execution, open, &unpacked.sampling, outcome, failure);
+    sampling_unpacked_free(&unpacked);
+    return is_open;
 }
 
 void execute_open(struct execution *execution, struct job *job) {
     struct failure failure;
     failure_clear(&failure);
-    shard_session_id slot;
-    if (!open_session(execution, &job->request.as.open, &slot, &failure)) {
+    const struct open_request *open = &job->request.as.open;
+    struct open_outcome outcome;
+    if (!open_session(execution, open, &outcome, &failure)) {
         resolve_failure(execution, job, &failure);
         return;
     }
-    uint64_t number = session_table_add(&execution->sessions, slot);
+    uint64_t number = session_table_add(&execution->sessions, outcome.slot);
     note_usage(execution);
     reply_storage storage;
     struct encoder encoder;
     encode_start_fixed(&encoder, storage, sizeof(storage));
-    answer_opened(&encoder, job->request.id, number);
+    answer_opened(&encoder, job->request.id, number, open->position, outcome.kv_cells);
     resolve_answer(execution, job, &encoder);
 }
 

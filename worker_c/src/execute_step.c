@@ -6,6 +6,7 @@
 #include "forward.h"
 #include "memory.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,33 +17,57 @@ struct step_outcome {
     bool may_run_again; /* it was aborted for the sake of another request */
 };
 
-uint32_t execute_rows_left(const struct execution *execution, const struct job *job) {
-    uint32_t n_rows = forward_rows(&job->request.as.forward, execution->description.n_embd);
-    uint32_t n_done = job->forward.rows_done;
-    return n_rows > n_done ? n_rows - n_done : 1;
-}
-
 /* ---- the end of a forward that failed ---- */
 
-/* Earlier pieces are taken back, so that the session is as it was before the request. */
-static uint32_t undo(struct execution *execution, const struct job *job) {
-    uint32_t kv_cells_freed = 0;
-    if (job->forward.rows_done > 0 && execution->engine != NULL) {
-        shard_error error;
-        if (execution->api->session_trim(execution->engine, job->forward.slot,
-                                         job->request.as.forward.position, &kv_cells_freed,
-                                         &error) != SHARD_OK) {
-            fprintf(stderr, "a forward could not be undone: %s\n", error.message);
-        }
-        note_usage(execution);
+/* What it took to make a session as it was before the request. */
+struct undoing {
+    uint32_t kv_cells_freed;
+    bool is_closed; /* it could not be made so, and was closed */
+};
+
+/* A session of a model with recurrent state cannot go back to any position. It is closed then:
+ * nobody could say what an open one holds. */
+static void close_undone(struct execution *execution, const struct job *job,
+                         struct undoing *undoing) {
+    shard_error error;
+    if (execution->api->session_close(execution->engine, job->forward.slot,
+                                      &undoing->kv_cells_freed, &error) == SHARD_OK) {
+        session_table_remove(&execution->sessions, job->forward.slot);
+        undoing->is_closed = true;
+    } else {
+        fprintf(stderr, "a forward could not be undone: %s\n", error.message);
     }
-    return kv_cells_freed;
+}
+
+/* Takes earlier pieces back. */
+static struct undoing undo(struct execution *execution, const struct job *job) {
+    struct undoing undoing = {0, false};
+    if (job->forward.rows_done == 0 || execution->engine == NULL) {
+        return undoing;
+    }
+    shard_error error;
+    if (execution->api->session_trim(execution->engine, job->forward.slot,
+                                     job->request.as.forward.position, &undoing.kv_cells_freed,
+                                     &error) != SHARD_OK) {
+        close_undone(execution, job, &undoing);
+    }
+    note_usage(execution);
+    return undoing;
+}
+
+static void tell_closed(const struct job *job, const struct undoing *undoing,
+                        struct failure *failure) {
+    if (undoing->is_closed) {
+        failure_add(failure, "session_closed", "%" PRIu64, job->request.as.forward.session);
+    }
 }
 
 void execute_abandon(struct execution *execution, struct job *job) {
     struct failure failure;
     failure_clear(&failure);
-    set_cancelled(&failure, undo(execution, job));
+    const struct undoing undoing = undo(execution, job);
+    set_cancelled(&failure, undoing.kv_cells_freed);
+    tell_closed(job, &undoing, &failure);
     resolve_failure(execution, job, &failure);
 }
 
@@ -51,7 +76,8 @@ static void fail(struct execution *execution, struct job *job, const shard_error
     failure_clear(&failure);
     failure_set_engine(&failure, error);
     if (error->status != SHARD_ERR_BACKEND) {
-        undo(execution, job);
+        const struct undoing undoing = undo(execution, job);
+        tell_closed(job, &undoing, &failure);
     }
     resolve_failure(execution, job, &failure);
 }
@@ -62,8 +88,8 @@ static void fail(struct execution *execution, struct job *job, const shard_error
 static uint32_t prepare(struct execution *execution, uint32_t n_picks) {
     uint32_t n_pieces = 0;
     for (uint32_t i = 0; i < n_picks; i++) {
-        struct job *job = execution->window[execution->picks[i].index];
-        uint32_t rows = execution->picks[i].rows;
+        struct job *job = execution->window[execution->picks[i]];
+        uint32_t rows = execution->items[execution->picks[i]].rows;
         struct failure failure;
         failure_clear(&failure);
         if (forward_prepare(execution, job, rows, &failure)) {
@@ -141,11 +167,15 @@ static void answer(struct execution *execution, struct job *job, const shard_ste
         .values = is_whole ? work->values : entry->rows,
         .rows = is_whole ? work->n_rows : entry->n_rows_out,
         .columns = entry->n_columns_out,
+        .value_bytes = entry->value_bytes,
+        .dtype = forward_dtype(&execution->description, entry->output),
         .token = entry->token,
         .logprob = entry->logprob,
         .end_of_generation = entry->end_of_generation,
         .text = entry->text,
         .n_text_bytes = entry->n_text_bytes,
+        .top = entry->top,
+        .n_top = entry->n_top,
     };
     reply_storage storage;
     struct encoder encoder;
@@ -159,6 +189,7 @@ static void settle_done(struct execution *execution, struct job *job, const shar
     struct forward_work *work = &job->forward;
     forward_keep_values(&execution->description, work, entry);
     work->rows_done += entry->n_rows;
+    forward_keep_promise(execution, work, entry->n_rows);
     work->kv_cells += entry->kv_cells_taken;
     work->compute_us += outcome->compute_us;
     work->started_us = work->started_us != 0 ? work->started_us : outcome->started_us;
@@ -214,6 +245,15 @@ static void close_broken(struct execution *execution, const shard_error *error) 
     close_engine(execution);
 }
 
+static void close_if_broken(struct execution *execution, uint32_t n_entries) {
+    for (uint32_t i = 0; i < n_entries; i++) {
+        if (execution->entries[i].status == SHARD_ERR_BACKEND) {
+            close_broken(execution, &execution->entries[i].error);
+            return;
+        }
+    }
+}
+
 void execute_step(struct execution *execution, uint32_t n_picks) {
     uint32_t n_entries = begin(execution, prepare(execution, n_picks));
     if (n_entries == 0) {
@@ -221,17 +261,15 @@ void execute_step(struct execution *execution, uint32_t n_picks) {
     }
     struct step_outcome outcome = {.started_us = clock_now_us()};
     for (uint32_t i = 0; i < n_entries; i++) {
-        forward_fill_entry(execution->pieces[i].job, execution->pieces[i].rows,
-                           &execution->description, &execution->entries[i]);
+        forward_fill_entry(&execution->description, execution->pieces[i].job,
+                           execution->pieces[i].rows, &execution->entries[i]);
         outcome.batch_rows += execution->pieces[i].rows;
     }
+    /* What it returns is said by the entries too: those of its earlier calls may be done. */
     shard_error error;
-    shard_status status =
-        execution->api->step(execution->engine, execution->entries, n_entries, &error);
+    execution->api->step(execution->engine, execution->entries, n_entries, &error);
     outcome.compute_us = clock_now_us() - outcome.started_us;
     note_step(execution, n_entries, &outcome);
     settle(execution, n_entries, &outcome);
-    if (status == SHARD_ERR_BACKEND) {
-        close_broken(execution, &error);
-    }
+    close_if_broken(execution, n_entries);
 }

@@ -2,6 +2,7 @@
 
 #include "clock.h"
 #include "execute.h"
+#include "forward.h"
 #include "memory.h"
 
 #include <inttypes.h>
@@ -20,14 +21,19 @@ void execution_init(struct execution *execution, struct state *state, struct rep
 
 /* ---- shared by the turns ---- */
 
-void resolve_answer(struct execution *execution, struct job *job, struct encoder *encoder) {
+static void take(struct execution *execution, struct job *job) {
+    execution->cells_promised -= job->forward.cells_promised;
     state_take(execution->state, job);
+}
+
+void resolve_answer(struct execution *execution, struct job *job, struct encoder *encoder) {
+    take(execution, job);
     reply_answer(execution->replies, job->request.id, encoder);
     job_free(job);
 }
 
 void resolve_failure(struct execution *execution, struct job *job, const struct failure *failure) {
-    state_take(execution->state, job);
+    take(execution, job);
     reply_failure(execution->replies, job->request.id, failure);
     job_free(job);
 }
@@ -101,9 +107,9 @@ static void note_released(struct execution *execution) {
     struct bye_answer *released = &execution->released;
     released->sessions += execution->sessions.n_open;
     released->kv_cells += execution->api->kv_cells_used(execution->engine);
-    released->weights_bytes += execution->description.weights_bytes;
-    released->kv_bytes += execution->description.kv_bytes;
-    released->compute_bytes += execution->description.compute_bytes;
+    released->weights_bytes += execution->description.memory.weights_bytes;
+    released->kv_bytes += execution->description.memory.kv_bytes;
+    released->compute_bytes += execution->description.memory.compute_bytes;
 }
 
 void close_engine(struct execution *execution) {
@@ -135,6 +141,7 @@ static void (*const EXECUTE[])(struct execution *, struct job *) = {
     [REQUEST_INSPECT] = execute_inspect,
     [REQUEST_SLICE] = execute_slice,
     [REQUEST_LOAD] = execute_load,
+    [REQUEST_ESTIMATE] = execute_estimate,
     [REQUEST_OPEN] = execute_open,
     [REQUEST_TRIM] = execute_trim,
     [REQUEST_CLOSE] = execute_close,
@@ -167,16 +174,21 @@ static struct job *take_up_cancelled(struct state *state) {
     return job;
 }
 
+/* Without an engine a forward is refused when its turn comes. */
+static uint32_t piece_rows(const struct execution *execution, const struct job *job) {
+    return execution->engine != NULL ? forward_piece_rows(&execution->description, job) : 1;
+}
+
 static uint32_t fill_window(struct execution *execution) {
     uint32_t n_jobs = 0;
     struct job *job = execution->state->jobs.first;
-    for (; job != NULL && n_jobs < EXECUTION_WINDOW; job = job->next, n_jobs++) {
+    for (; job != NULL && n_jobs < SCHEDULE_WINDOW; job = job->next, n_jobs++) {
         bool is_forward = job->request.type == REQUEST_FORWARD;
         execution->window[n_jobs] = job;
         execution->items[n_jobs] = (struct schedule_item){
             .session = request_session(&job->request),
-            .rows_left = is_forward ? execute_rows_left(execution, job) : 0,
-            .passed_over = job->forward.passed_over,
+            .rows = is_forward ? piece_rows(execution, job) : 0,
+            .left_out = job->forward.left_out,
         };
     }
     return n_jobs;
@@ -190,10 +202,10 @@ static uint32_t choose(struct execution *execution) {
     uint32_t n_picks = schedule_next(execution->items, n_jobs, max_batch, execution->last_was_step,
                                      execution->picks);
     for (uint32_t i = 0; i < n_jobs; i++) {
-        execution->window[i]->forward.passed_over = execution->items[i].passed_over;
+        execution->window[i]->forward.left_out = execution->items[i].left_out;
     }
     for (uint32_t i = 0; i < n_picks; i++) {
-        job_list_set_phase(&state->jobs, execution->window[execution->picks[i].index], JOB_RUNNING);
+        job_list_set_phase(&state->jobs, execution->window[execution->picks[i]], JOB_RUNNING);
     }
     pthread_mutex_unlock(&state->lock);
     return n_picks;
@@ -206,12 +218,15 @@ static void take_turn(struct execution *execution) {
         return;
     }
     uint32_t n_picks = choose(execution);
-    execution->last_was_step = n_picks > 0 && execution->picks[0].rows > 0;
+    if (n_picks == 0) {
+        return;
+    }
+    struct job *first = execution->window[execution->picks[0]];
+    execution->last_was_step = first->request.type == REQUEST_FORWARD;
     if (execution->last_was_step) {
         execute_step(execution, n_picks);
-    } else if (n_picks > 0) {
-        struct job *job = execution->window[execution->picks[0].index];
-        EXECUTE[job->request.type](execution, job);
+    } else {
+        EXECUTE[first->request.type](execution, first);
     }
 }
 

@@ -17,9 +17,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Jobs that one turn looks at; later ones wait for the next. */
-enum { EXECUTION_WINDOW = 512 };
-
 /* The rows of one forward that a step computes. */
 struct piece {
     struct job *job;
@@ -38,10 +35,12 @@ struct execution {
     struct session_table sessions;
     shard_step_entry *entries; /* one for each session */
     struct piece *pieces;      /* likewise */
+    uint32_t cells_promised;   /* to rows of forwards that were let in and are not computed yet */
 
-    struct job *window[EXECUTION_WINDOW];
-    struct schedule_item items[EXECUTION_WINDOW];
-    struct schedule_pick picks[EXECUTION_WINDOW];
+    /* Jobs that one turn looks at; later ones wait for the next. */
+    struct job *window[SCHEDULE_WINDOW];
+    struct schedule_item items[SCHEDULE_WINDOW];
+    uint32_t picks[SCHEDULE_WINDOW]; /* indices of the window */
     bool last_was_step;
 
     struct bye_answer released; /* by the end of the thread */

@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Two for each of the 13 fields of an identity, and two for a model. */
-enum { FAILURE_MAX_FIELDS = 28 };
+/* Two for each of the 25 fields of an identity, and two for a model. */
+enum { FAILURE_MAX_FIELDS = 52 };
 
 /* Codes that are the protocol's own; the others are names of a `shard_status`. */
 #define CODE_BAD_FRAME "bad_frame"

@@ -27,6 +27,9 @@ static bool refuse(const struct holding *holding, const struct load_request *loa
     if (asked.recipe.n_threads == 0) {
         asked.recipe.n_threads = holding->identity.recipe.n_threads;
     }
+    if (asked.recipe.prefill_chunk == 0) {
+        asked.recipe.prefill_chunk = holding->identity.recipe.prefill_chunk;
+    }
     identity_claim_all(&claim, &asked);
     failure_set(failure, shard_status_name(SHARD_ERR_IDENTITY),
                 "this worker %s layers [%" PRIu32 ", %" PRIu32

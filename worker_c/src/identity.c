@@ -1,10 +1,11 @@
 #include "identity.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-enum field_kind { FIELD_UINT, FIELD_INT, FIELD_BOOL, FIELD_TEXT };
+enum field_kind { FIELD_UINT, FIELD_INT, FIELD_BOOL, FIELD_FLOAT, FIELD_TEXT };
 
 struct field {
     const char *name; /* as errors say it */
@@ -23,13 +24,31 @@ struct field {
      sizeof(((shard_recipe *)0)->member)}
 
 static const struct field FIELDS[] = {
-    IDENTITY_FIELD(FIELD_TEXT, artifact), IDENTITY_FIELD(FIELD_UINT, start),
-    IDENTITY_FIELD(FIELD_UINT, end),      RECIPE_FIELD(FIELD_UINT, n_ctx),
-    RECIPE_FIELD(FIELD_UINT, n_batch),    RECIPE_FIELD(FIELD_UINT, n_ubatch),
-    RECIPE_FIELD(FIELD_UINT, n_threads),  RECIPE_FIELD(FIELD_BOOL, flash_attn),
-    RECIPE_FIELD(FIELD_BOOL, repack),     RECIPE_FIELD(FIELD_INT, n_gpu_layers),
-    RECIPE_FIELD(FIELD_TEXT, type_k),     RECIPE_FIELD(FIELD_TEXT, type_v),
+    IDENTITY_FIELD(FIELD_TEXT, artifact),
+    IDENTITY_FIELD(FIELD_UINT, start),
+    IDENTITY_FIELD(FIELD_UINT, end),
+    RECIPE_FIELD(FIELD_UINT, n_ctx),
+    RECIPE_FIELD(FIELD_UINT, n_batch),
+    RECIPE_FIELD(FIELD_UINT, n_ubatch),
+    RECIPE_FIELD(FIELD_UINT, prefill_chunk),
+    RECIPE_FIELD(FIELD_UINT, n_threads),
+    RECIPE_FIELD(FIELD_BOOL, flash_attn),
+    RECIPE_FIELD(FIELD_BOOL, repack),
+    RECIPE_FIELD(FIELD_BOOL, kv_unified),
+    RECIPE_FIELD(FIELD_INT, n_gpu_layers),
+    RECIPE_FIELD(FIELD_INT, main_gpu),
+    RECIPE_FIELD(FIELD_TEXT, split_mode),
+    RECIPE_FIELD(FIELD_TEXT, type_k),
+    RECIPE_FIELD(FIELD_TEXT, type_v),
     RECIPE_FIELD(FIELD_TEXT, boundary),
+    RECIPE_FIELD(FIELD_TEXT, rope_scaling),
+    RECIPE_FIELD(FIELD_FLOAT, rope_freq_base),
+    RECIPE_FIELD(FIELD_FLOAT, rope_freq_scale),
+    RECIPE_FIELD(FIELD_FLOAT, yarn_ext_factor),
+    RECIPE_FIELD(FIELD_FLOAT, yarn_attn_factor),
+    RECIPE_FIELD(FIELD_FLOAT, yarn_beta_fast),
+    RECIPE_FIELD(FIELD_FLOAT, yarn_beta_slow),
+    RECIPE_FIELD(FIELD_UINT, yarn_orig_ctx),
 };
 
 enum {
@@ -38,11 +57,16 @@ enum {
     ALL_FIELDS = (1 << N_FIELDS) - 1
 };
 
-_Static_assert(2 * N_FIELDS <= FAILURE_MAX_FIELDS, "a failure must hold every difference");
+/* Beside those of the identity, a refused load names two models. */
+_Static_assert(2 * (N_FIELDS + 1) <= FAILURE_MAX_FIELDS, "a failure must hold every difference");
+_Static_assert(N_FIELDS < 31, "a claim has a bit for each field");
+_Static_assert(N_FIELDS - FIRST_RECIPE_FIELD <= LIMIT_KEYS, "a recipe is a map");
 
 static void *member_of(struct identity *identity, const struct field *field) {
     return (char *)identity + field->offset;
 }
+
+static const struct decode_span FINITE = {-FLT_MAX, FLT_MAX, false};
 
 static void read_field(struct decode_fields *fields, const struct field *field, void *member) {
     switch (field->kind) {
@@ -59,6 +83,11 @@ static void read_field(struct decode_fields *fields, const struct field *field, 
     case FIELD_BOOL: {
         bool *flag = member;
         *flag = decode_optional_bool(fields, field->key, *flag);
+        break;
+    }
+    case FIELD_FLOAT: {
+        float *number = member;
+        *number = decode_optional_float(fields, field->key, FINITE, *number);
         break;
     }
     case FIELD_TEXT: {
@@ -81,19 +110,12 @@ static uint32_t read_fields(struct decode_fields *fields, uint32_t first, uint32
     return present;
 }
 
-/* Every recipe field can change a result, so one that is not known here must not be passed over. */
 static void refuse_unknown_fields(struct decode_fields *recipe, uint32_t present) {
     uint32_t n_known = 0;
     for (; present != 0; present &= present - 1) {
         n_known++;
     }
-    if (!failure_is_set(recipe->failure) && recipe->map->n_entries > n_known) {
-        failure_set(recipe->failure, CODE_BAD_MESSAGE,
-                    "the recipe has %" PRIu32 " fields, of which this worker knows %" PRIu32
-                    "; leave the others out, or take a worker that knows them",
-                    recipe->map->n_entries, n_known);
-        failure_add(recipe->failure, "key", "recipe");
-    }
+    decode_refuse_unknown(recipe, "recipe", n_known);
 }
 
 static uint32_t read_recipe(struct decode_fields *fields, struct identity *identity) {
@@ -134,6 +156,9 @@ static void write_field(struct encoder *encoder, const struct field *field, cons
     case FIELD_BOOL:
         encode_bool(encoder, field->key, *(const bool *)member);
         break;
+    case FIELD_FLOAT:
+        encode_float(encoder, field->key, *(const float *)member);
+        break;
     case FIELD_TEXT:
         encode_text(encoder, field->key, member);
         break;
@@ -158,6 +183,10 @@ static void print_field(const struct field *field, const void *member, char text
         break;
     case FIELD_BOOL:
         snprintf(text, SHARD_TEXT_SIZE, "%s", *(const bool *)member ? "true" : "false");
+        break;
+    case FIELD_FLOAT:
+        /* Nine digits tell every float32 apart, and adding 0 makes the two zeros one. */
+        snprintf(text, SHARD_TEXT_SIZE, "%.9g", (double)(*(const float *)member + 0.0f));
         break;
     case FIELD_TEXT:
         snprintf(text, SHARD_TEXT_SIZE, "%s", (const char *)member);

@@ -21,13 +21,14 @@ struct forward_work {
     bool is_prepared;
     shard_session_id slot;
     uint32_t n_rows;
-    uint32_t rows_done;    /* earlier pieces; the session holds these rows */
-    int32_t *tokens;       /* owned; NULL where hidden rows come in */
-    const float *hidden;   /* aligned; borrowed from the body or from `aligned_hidden` */
-    float *aligned_hidden; /* owned copy, where the body's rows do not lie on a float's boundary */
-    float *values;         /* owned rows of earlier pieces, where the answer wants them */
-    uint32_t passed_over;  /* see scheduler.h */
-    uint64_t started_us;   /* when its first step began; 0 before it */
+    uint32_t rows_done;      /* earlier pieces; the session holds these rows */
+    uint32_t cells_promised; /* KV cells kept for the other rows */
+    int32_t *tokens;         /* owned; NULL where none came */
+    const void *hidden;   /* aligned; borrowed from the body or from `aligned_hidden`; NULL: none */
+    void *aligned_hidden; /* owned copy, where the body's rows do not lie on a value's boundary */
+    void *values;         /* owned rows of earlier pieces, where the answer wants them */
+    uint32_t left_out;    /* see scheduler.h */
+    uint64_t started_us;  /* when its first step began; 0 before it */
     uint64_t compute_us;
     uint32_t batch_rows;
     uint32_t kv_cells;

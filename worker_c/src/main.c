@@ -5,6 +5,7 @@
 #include "execution.h"
 #include "exit_status.h"
 #include "failure.h"
+#include "fault_transport.h"
 #include "options.h"
 #include "process.h"
 #include "replies.h"
@@ -29,6 +30,7 @@ struct worker {
     struct state state;
     struct execution execution;
     struct control control;
+    struct fault_transport faults; /* fake engine only */
 };
 
 static int system_failed(const char *what) {
@@ -129,6 +131,21 @@ static int serve(struct worker *worker) {
     return STATUS_DONE;
 }
 
+/* ---- faults on purpose ---- */
+
+static bool takes_faults(const struct worker *worker) {
+    return worker->options.fault_plan != NULL && strcmp(worker->options.engine, "fake") == 0;
+}
+
+/* Hooks in what happens on the pipe, and gives the plan that is left for the engine. */
+static const char *install_faults(struct worker *worker) {
+    if (!takes_faults(worker)) {
+        return worker->options.fault_plan;
+    }
+    fault_transport_install(&worker->faults, &worker->transport);
+    return worker->faults.engine_plan;
+}
+
 static int run(struct worker *worker) {
     if (!transport_fill_standard_descriptors()) {
         return system_failed("/dev/null");
@@ -141,6 +158,9 @@ static int run(struct worker *worker) {
                 (unsigned long long)worker->options.parent_pid);
         return STATUS_NO_PARENT;
     }
+    if (worker->options.parent_pid != 0 && !process_watch_parent(worker->options.parent_pid)) {
+        return system_failed("pthread_create");
+    }
     if (!wake_open(&worker->wake)) {
         return system_failed("pipe");
     }
@@ -150,7 +170,7 @@ static int run(struct worker *worker) {
     replies_init(&worker->replies, &worker->transport, worker->options.max_frame_bytes);
     state_init(&worker->state, worker->api, worker->options.max_frame_bytes, clock_now_us());
     execution_init(&worker->execution, &worker->state, &worker->replies, &worker->wake,
-                   worker->options.fault_plan);
+                   install_faults(worker));
     int status = introduce(worker);
     if (status == STATUS_DONE) {
         status = serve(worker);
@@ -178,6 +198,10 @@ int main(int n_arguments, char **arguments) {
     worker.api = shard_engine_find(worker.options.engine);
     if (worker.api == NULL) {
         return engine_unknown(worker.options.engine);
+    }
+    if (takes_faults(&worker) && !fault_transport_read(&worker.faults, worker.options.fault_plan,
+                                                       message, sizeof(message))) {
+        return usage_failed(message);
     }
     return run(&worker);
 }

@@ -1,9 +1,14 @@
 #include "process.h"
 
+#include "exit_status.h"
+
+#include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifdef __linux__
@@ -28,6 +33,24 @@ bool process_bind_to_parent(uint64_t parent_pid) {
     /* Looked at after the request: a parent that died in between has given us another. Elsewhere
      * than on Linux the end of file on stdin says that the parent is gone. */
     return getppid() == (pid_t)parent_pid;
+}
+
+static pid_t watched_parent;
+
+static void *watch_parent(void *unused) {
+    const struct timespec interval = {0, 250 * 1000 * 1000};
+    while (getppid() == watched_parent) {
+        nanosleep(&interval, NULL);
+    }
+    _exit(STATUS_NO_PARENT);
+    return unused;
+}
+
+bool process_watch_parent(uint64_t parent_pid) {
+    pthread_t thread;
+    watched_parent = (pid_t)parent_pid;
+    errno = pthread_create(&thread, NULL, watch_parent, NULL);
+    return errno == 0 && (errno = pthread_detach(thread)) == 0;
 }
 
 static volatile sig_atomic_t late_status;

@@ -15,6 +15,11 @@ bool process_prepare(void);
  * still `parent_pid`. False when it is not: it died before the request could reach the kernel. */
 bool process_bind_to_parent(uint64_t parent_pid);
 
+/* Starts a thread that ends the process at once, whatever its other threads are blocked in, when
+ * the parent is no longer `parent_pid`. It is what is left where the kernel cannot be asked to kill
+ * us, and a process forked by the host keeps the pipes open. False with errno set. */
+bool process_watch_parent(uint64_t parent_pid);
+
 /* Ends the process with `status` in that time whatever its threads do: one may be writing to a pipe
  * that nobody reads, and then holds up every other that wants to write. */
 void process_exit_after(unsigned seconds, int status);

@@ -2,7 +2,6 @@
 
 #include "memory.h"
 
-#include <float.h>
 #include <string.h>
 
 static const char *const OUTPUT_NAMES[] = {
@@ -60,15 +59,26 @@ static void read_load(struct decode_fields *fields, struct request *request) {
     load->mmap = decode_optional_bool(fields, "mmap", true);
     load->mlock = decode_optional_bool(fields, "mlock", false);
     load->cache_dir = decode_optional_path(fields, "cache_dir");
+    load->memory_available = decode_optional_uint(fields, "memory_available", 0, UINT64_MAX, 0);
+    load->numa = decode_optional_name(fields, "numa", SHARD_NAME_SIZE - 1);
+}
+
+static void read_fork(struct decode_fields *fields, struct open_request *open) {
+    if (!decode_is_there(fields, "fork")) {
+        return;
+    }
+    struct decode_map map;
+    decode_inner(fields, "fork", &map);
+    struct decode_fields fork = {&map, fields->failure};
+    open->source = decode_uint(&fork, "session", 1, UINT64_MAX);
+    open->position = (uint32_t)decode_uint(&fork, "position", 0, UINT32_MAX);
 }
 
 static void read_open(struct decode_fields *fields, struct request *request) {
     struct open_request *open = &request->as.open;
     identity_claim_read(fields, &open->identity);
-    struct decode_map map;
-    decode_optional_inner(fields, "sampling", &map);
-    struct decode_fields sampling = {&map, fields->failure};
-    open->temperature = (float)decode_optional_number(&sampling, "temperature", 0, FLT_MAX, 0);
+    sampling_request_read(fields, &open->sampling);
+    read_fork(fields, open);
 }
 
 static shard_output read_output(struct decode_fields *fields) {
@@ -83,22 +93,29 @@ static shard_output read_output(struct decode_fields *fields) {
     return SHARD_OUTPUT_NONE;
 }
 
-static void read_rows(struct decode_fields *fields, struct forward_request *forward) {
-    const struct decode_value *hidden = decode_find(fields->map, "hidden");
-    forward->has_tokens = decode_find(fields->map, "tokens") != NULL;
-    if (forward->has_tokens == (hidden != NULL)) {
-        failure_set(fields->failure, CODE_BAD_MESSAGE,
-                    "a forward needs exactly one of the keys 'tokens' and 'hidden'");
-    } else if (forward->has_tokens) {
-        forward->tokens = decode_tokens(fields, "tokens");
-    } else if (hidden->kind == DECODE_BIN) {
-        forward->hidden = (struct decode_text){(const char *)hidden->data, hidden->size};
-    } else {
-        failure_set(fields->failure, CODE_BAD_MESSAGE,
-                    "the key 'hidden' must be bin: rows of float32");
+static void read_hidden(struct decode_fields *fields, struct decode_text *hidden) {
+    const struct decode_value *value = decode_find(fields->map, "hidden");
+    if (value->kind != DECODE_BIN) {
+        failure_set(fields->failure, CODE_BAD_MESSAGE, "the key 'hidden' must be bin: rows");
+        return;
     }
-    bool is_empty = forward->has_tokens ? forward->tokens.count == 0 : forward->hidden.size == 0;
-    if (is_empty) {
+    *hidden = (struct decode_text){(const char *)value->data, value->size};
+}
+
+static void read_rows(struct decode_fields *fields, struct forward_request *forward) {
+    const bool has_tokens = decode_find(fields->map, "tokens") != NULL;
+    const bool has_hidden = decode_find(fields->map, "hidden") != NULL;
+    if (!has_tokens && !has_hidden) {
+        failure_set(fields->failure, CODE_BAD_MESSAGE,
+                    "a forward needs the key 'tokens' on a first stage, 'hidden' on others");
+    }
+    if (has_tokens) {
+        forward->tokens = decode_tokens(fields, "tokens");
+    }
+    if (has_hidden) {
+        read_hidden(fields, &forward->hidden);
+    }
+    if ((has_tokens && forward->tokens.count == 0) || (has_hidden && forward->hidden.size == 0)) {
         failure_set(fields->failure, CODE_BAD_MESSAGE, "a forward needs at least one row");
     }
 }
@@ -149,6 +166,7 @@ static const struct reader {
     [REQUEST_INSPECT] = {"inspect", read_inspect},
     [REQUEST_SLICE] = {"slice", read_slice},
     [REQUEST_LOAD] = {"load", read_load},
+    [REQUEST_ESTIMATE] = {"estimate", read_load},
     [REQUEST_OPEN] = {"open", read_open},
     [REQUEST_FORWARD] = {"forward", read_forward},
     [REQUEST_TRIM] = {"trim", read_trim},
@@ -193,7 +211,7 @@ bool request_read(struct request *request, uint8_t *body, size_t size, const sha
         return false;
     }
     request->type = (enum request_type)(reader - READERS);
-    if (request->type == REQUEST_LOAD) {
+    if (request->type == REQUEST_LOAD || request->type == REQUEST_ESTIMATE) {
         request->as.load.recipe = *defaults;
     }
     reader->read(&fields, request);
@@ -207,6 +225,8 @@ void request_free(struct request *request) {
 
 uint64_t request_session(const struct request *request) {
     switch (request->type) {
+    case REQUEST_OPEN:
+        return request->as.open.source;
     case REQUEST_FORWARD:
         return request->as.forward.session;
     case REQUEST_TRIM:

@@ -5,6 +5,7 @@
 #include "decode.h"
 #include "failure.h"
 #include "identity.h"
+#include "sampling_request.h"
 
 enum request_type {
     REQUEST_PING,
@@ -14,6 +15,7 @@ enum request_type {
     REQUEST_INSPECT,
     REQUEST_SLICE,
     REQUEST_LOAD,
+    REQUEST_ESTIMATE,
     REQUEST_OPEN,
     REQUEST_FORWARD,
     REQUEST_TRIM,
@@ -33,24 +35,27 @@ struct slice_request {
     bool overwrite;
 };
 
+/* A load, or an estimate of one. */
 struct load_request {
-    struct decode_text model, artifact, cache_dir; /* the last two may be absent */
+    struct decode_text model, artifact, cache_dir, numa; /* all but the first may be absent */
     uint32_t start, end;
     shard_recipe recipe;
     uint32_t max_sessions;
     bool mmap, mlock;
+    uint64_t memory_available; /* 0: nobody knows */
 };
 
 struct open_request {
     struct identity_claim identity;
-    float temperature;
+    struct sampling_request sampling;
+    uint64_t source; /* the session to fork; 0: none */
+    uint32_t position;
 };
 
 struct forward_request {
     uint64_t session;
     uint32_t position;
-    bool has_tokens; /* else hidden rows */
-    struct decode_tokens tokens;
+    struct decode_tokens tokens; /* either of the two may be absent, not both */
     struct decode_text hidden;
     shard_output output;
 };
@@ -111,7 +116,7 @@ bool request_read(struct request *request, uint8_t *body, size_t size, const sha
                   struct failure *failure);
 void request_free(struct request *request);
 
-/* The session that the request names; 0 where it names none. */
+/* The session that the request names, as a fork names its source; 0 where it names none. */
 uint64_t request_session(const struct request *request);
 
 /* "none", "hidden", "logits", "logits_all", "token". */

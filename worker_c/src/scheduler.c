@@ -1,82 +1,121 @@
 #include "scheduler.h"
 
 static bool is_forward(const struct schedule_item *item) {
-    return item->rows_left > 0;
+    return item->rows > 0;
 }
 
-static bool is_ready(const struct schedule_item *items, uint32_t index) {
-    for (uint32_t i = 0; i < index; i++) {
-        if (items[i].session != 0 && items[i].session == items[index].session) {
-            return false;
+struct queue {
+    struct schedule_item *items;
+    uint32_t n_items;
+    bool is_ready[SCHEDULE_WINDOW]; /* no earlier item names its session */
+};
+
+static bool has_earlier(const struct queue *queue, uint32_t index) {
+    uint64_t session = queue->items[index].session;
+    for (uint32_t i = 0; i < index && session != 0; i++) {
+        if (queue->items[i].session == session) {
+            return true;
         }
     }
-    return true;
+    return false;
+}
+
+static void find_ready(struct queue *queue) {
+    for (uint32_t i = 0; i < queue->n_items; i++) {
+        queue->is_ready[i] = !has_earlier(queue, i);
+    }
 }
 
 /* The oldest ready item of a kind, or `n_items`. */
-static uint32_t oldest(const struct schedule_item *items, uint32_t n_items, bool forward) {
+static uint32_t oldest(const struct queue *queue, bool forward) {
     uint32_t i = 0;
-    while (i < n_items && (is_forward(&items[i]) != forward || !is_ready(items, i))) {
+    while (i < queue->n_items && (is_forward(&queue->items[i]) != forward || !queue->is_ready[i])) {
         i++;
     }
     return i;
 }
 
-enum rank { RANK_PASSED_OVER, RANK_DECODE, RANK_PREFILL, N_RANKS };
-
-static enum rank rank_of(const struct schedule_item *item) {
-    if (item->passed_over >= SCHEDULE_PATIENCE) {
-        return RANK_PASSED_OVER;
-    }
-    return item->rows_left == 1 ? RANK_DECODE : RANK_PREFILL;
-}
+/* ---- one step ---- */
 
 struct step {
-    struct schedule_pick *picks;
+    const struct queue *queue;
+    uint32_t *picks;
     uint32_t n_picks;
     uint32_t rows_free;
 };
 
-static void add_to_step(struct step *step, const struct schedule_item *item, uint32_t index) {
-    uint32_t rows = item->rows_left < step->rows_free ? item->rows_left : step->rows_free;
-    if (rows > 0) {
-        step->picks[step->n_picks++] = (struct schedule_pick){index, rows};
+static void take_if_it_fits(struct step *step, uint32_t index) {
+    uint32_t rows = step->queue->items[index].rows;
+    if (rows <= step->rows_free) {
+        step->picks[step->n_picks++] = index;
         step->rows_free -= rows;
     }
 }
 
-static void note_passed_over(struct schedule_item *items, uint32_t n_items,
-                             const struct step *step) {
-    for (uint32_t i = 0; i < n_items; i++) {
-        items[i].passed_over += is_forward(&items[i]) && is_ready(items, i);
-    }
-    for (uint32_t i = 0; i < step->n_picks; i++) {
-        items[step->picks[i].index].passed_over = 0;
+static void take_single_rows(struct step *step, bool were_left_out) {
+    for (uint32_t i = 0; i < step->queue->n_items && step->rows_free > 0; i++) {
+        const struct schedule_item *item = &step->queue->items[i];
+        if (item->rows == 1 && (item->left_out > 0) == were_left_out && step->queue->is_ready[i]) {
+            take_if_it_fits(step, i);
+        }
     }
 }
 
-static uint32_t fill_step(struct schedule_item *items, uint32_t n_items, uint32_t max_batch,
-                          struct schedule_pick *picks) {
-    struct step step = {picks, 0, max_batch};
-    for (int rank = 0; rank < N_RANKS; rank++) {
-        for (uint32_t i = 0; i < n_items && step.rows_free > 0; i++) {
-            if (is_forward(&items[i]) && (int)rank_of(&items[i]) == rank && is_ready(items, i)) {
-                add_to_step(&step, &items[i], i);
-            }
+/* The oldest of those longer pieces that were left out of most steps; `n_items` where none was. */
+static uint32_t longest_waiting(const struct queue *queue) {
+    uint32_t found = queue->n_items;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < queue->n_items; i++) {
+        const struct schedule_item *item = &queue->items[i];
+        if (item->rows > 1 && item->left_out > most && queue->is_ready[i]) {
+            found = i;
+            most = item->left_out;
         }
     }
-    note_passed_over(items, n_items, &step);
+    return found;
+}
+
+static void take_longer_pieces(struct step *step, uint32_t but_for) {
+    for (uint32_t i = 0; i < step->queue->n_items && step->rows_free > 1; i++) {
+        if (step->queue->items[i].rows > 1 && i != but_for && step->queue->is_ready[i]) {
+            take_if_it_fits(step, i);
+        }
+    }
+}
+
+static void note_left_out(const struct step *step) {
+    for (uint32_t i = 0; i < step->queue->n_items; i++) {
+        step->queue->items[i].left_out +=
+            is_forward(&step->queue->items[i]) && step->queue->is_ready[i];
+    }
+    for (uint32_t i = 0; i < step->n_picks; i++) {
+        step->queue->items[step->picks[i]].left_out = 0;
+    }
+}
+
+static uint32_t fill_step(const struct queue *queue, uint32_t max_batch, uint32_t *picks) {
+    struct step step = {queue, picks, 0, max_batch};
+    uint32_t first_piece = longest_waiting(queue);
+    take_single_rows(&step, true);
+    if (first_piece < queue->n_items) {
+        take_if_it_fits(&step, first_piece);
+    }
+    take_single_rows(&step, false);
+    take_longer_pieces(&step, first_piece);
+    note_left_out(&step);
     return step.n_picks;
 }
 
 uint32_t schedule_next(struct schedule_item *items, uint32_t n_items, uint32_t max_batch,
-                       bool last_was_step, struct schedule_pick *picks) {
-    uint32_t other = oldest(items, n_items, false);
-    uint32_t forward = oldest(items, n_items, true);
+                       bool last_was_step, uint32_t *picks) {
+    struct queue queue = {.items = items, .n_items = n_items};
+    find_ready(&queue);
+    uint32_t other = oldest(&queue, false);
+    uint32_t forward = oldest(&queue, true);
     bool other_goes_first = other < n_items && (other < forward || last_was_step);
     if (other_goes_first) {
-        picks[0] = (struct schedule_pick){other, 0};
+        picks[0] = other;
         return 1;
     }
-    return forward < n_items ? fill_step(items, n_items, max_batch, picks) : 0;
+    return forward < n_items ? fill_step(&queue, max_batch, picks) : 0;
 }

@@ -4,12 +4,23 @@
  * - A session's requests are taken in the order in which they came: a request is *ready* when no
  *   earlier one names its session.
  * - One turn is either one other request (open, trim, tokenize, ...) or one step that computes rows
- * of many forwards. The oldest ready request decides; but after a step, a younger other request
- * goes first, so that a long prefill does not hold up cheap requests and cheap requests do not stop
- *   computing.
- * - Into a step go forwards with one row left (decode), then longer ones (prefill) with as many
- * rows as the batch still takes, each in order of arrival. A ready forward that was passed over
- *   SCHEDULE_PATIENCE times goes before all others, so that none starves.
+ *   of many forwards. The oldest ready request decides; but after a step, a younger other request
+ *   goes first, so that a long prefill does not hold up cheap requests and cheap requests do not
+ *   stop computing.
+ * - A step takes the next piece of a forward whole or not at all, so that the shape in which a
+ *   session's rows are computed does not depend on what others ask for.
+ * - Into a step go, in order of arrival and as long as they fit:
+ *     1. single rows (decode) that the last step left out,
+ *     2. one longer piece (prefill): the one that was left out of most steps, if any was,
+ *     3. the other single rows,
+ *     4. the other longer pieces.
+ *
+ * Nobody starves, as long as a step has room for a single row of each session and for any one
+ * piece. A single row is left out only for a piece under 2, and goes first in the next step, where
+ * all of its kind fit: it waits for one step at most. In a step after one that left no single row
+ * out, the piece under 2 goes first and so fits; in any other, nothing displaces a single row, for
+ * pieces come last there: so it goes within two steps. What waits longer gets ahead of what waits
+ * less long, so that every piece gets there.
  */
 #ifndef WORKER_SCHEDULER_H
 #define WORKER_SCHEDULER_H
@@ -17,23 +28,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SCHEDULE_PATIENCE = 8 };
+/* Requests that one call looks at. */
+enum { SCHEDULE_WINDOW = 512 };
 
 /* A request that waits, in order of arrival. */
 struct schedule_item {
-    uint64_t session;     /* 0: none */
-    uint32_t rows_left;   /* rows of a forward that are still to be computed; 0: no forward */
-    uint32_t passed_over; /* steps that left this ready forward out; kept up by schedule_next */
+    uint64_t session;  /* 0: none */
+    uint32_t rows;     /* of the next piece of a forward, at most `max_batch`; 0: no forward */
+    uint32_t left_out; /* steps in a row that left this ready forward out; schedule_next counts */
 };
 
-struct schedule_pick {
-    uint32_t index; /* of the item */
-    uint32_t rows;  /* to compute now; 0: the item is no forward, and the only pick */
-};
-
-/* Fills at most `n_items` picks and returns how many; 0 only when `n_items` is 0. `max_batch` is at
- * least 1. */
+/* Fills `picks` with indices of items, at most `n_items`, and returns how many: the pieces of one
+ * step, or one item that is no forward. 0 only when `n_items` is 0, which SCHEDULE_WINDOW bounds.
+ */
 uint32_t schedule_next(struct schedule_item *items, uint32_t n_items, uint32_t max_batch,
-                       bool last_was_step, struct schedule_pick *picks);
+                       bool last_was_step, uint32_t *picks);
 
 #endif /* WORKER_SCHEDULER_H */

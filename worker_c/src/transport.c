@@ -35,6 +35,8 @@ bool transport_open(struct transport *transport, const struct wake *wake) {
     transport->out = -1;
     transport->is_sealed = false;
     transport->wake = wake;
+    transport->before_frame = NULL;
+    transport->before_frame_context = NULL;
     atomic_init(&transport->error, 0);
     pthread_mutex_init(&transport->lock, NULL);
     transport->in = move_away(0);
@@ -90,6 +92,9 @@ static bool write_all(int fd, struct iovec *parts, int n_parts) {
 static bool write_frame(struct transport *transport, const struct encoder *encoder) {
     if (transport->is_sealed || atomic_load(&transport->error) != 0) {
         return false;
+    }
+    if (transport->before_frame != NULL) {
+        transport->before_frame(transport->before_frame_context, transport->out, encoder);
     }
     /* writev only reads through these, so casting const away is safe. */
     struct iovec parts[2] = {

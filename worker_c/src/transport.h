@@ -24,6 +24,9 @@ struct transport {
     bool is_sealed;       /* the last frame was written */
     atomic_int error;     /* errno of the write that failed; 0 */
     const struct wake *wake;
+    /* Called with `lock` held before a frame is written; NULL but for fault plans. */
+    void (*before_frame)(const void *context, int out, const struct encoder *encoder);
+    const void *before_frame_context;
 };
 
 /* Opens /dev/null in place of standard descriptors that are closed. To be called before any other

@@ -7,6 +7,7 @@
 #include "memory.h"
 #include "stream.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ static const char *const TYPE_NAMES[] = {
     [REQUEST_INSPECT] = "inspect",
     [REQUEST_SLICE] = "slice",
     [REQUEST_LOAD] = "load",
+    [REQUEST_ESTIMATE] = "estimate",
     [REQUEST_OPEN] = "open",
     [REQUEST_FORWARD] = "forward",
     [REQUEST_TRIM] = "trim",
@@ -160,6 +162,20 @@ static void test_load_values(void) {
     CHECK_INT(load->start, 4);
     CHECK_INT(load->end, 8);
     CHECK_INT(load->recipe.n_ubatch, 256);
+    CHECK_INT(load->recipe.prefill_chunk, 128);
+    CHECK(load->recipe.kv_unified);
+    CHECK_INT(load->recipe.main_gpu, 1);
+    CHECK_TEXT(load->recipe.split_mode, "none");
+    CHECK_TEXT(load->recipe.rope_scaling, "yarn");
+    CHECK(load->recipe.rope_freq_base == 10000.0f);
+    CHECK(load->recipe.rope_freq_scale == 0.25f);
+    CHECK(load->recipe.yarn_ext_factor == 1.0f);
+    CHECK(load->recipe.yarn_attn_factor == 1.5f);
+    CHECK(load->recipe.yarn_beta_fast == 32.0f);
+    CHECK(load->recipe.yarn_beta_slow == -1.0f);
+    CHECK_INT(load->recipe.yarn_orig_ctx, 2048);
+    CHECK_INT(load->memory_available, (int64_t)1 << 33);
+    check_decoded_text(load->numa, "distribute");
     CHECK(load->recipe.flash_attn);
     CHECK(!load->recipe.repack);
     CHECK_INT(load->recipe.n_gpu_layers, -1);
@@ -175,6 +191,8 @@ static void test_load_defaults(void) {
     const struct load_request *load = &request_of("load")->as.load;
     CHECK(load->artifact.data == NULL);
     CHECK(load->cache_dir.data == NULL);
+    CHECK(load->numa.data == NULL);
+    CHECK_INT(load->memory_available, 0);
     CHECK_INT(load->recipe.n_ctx, 4096);
     CHECK_INT(load->recipe.n_batch, 512);
     CHECK_TEXT(load->recipe.type_k, "f16");
@@ -187,7 +205,7 @@ static void test_load_defaults(void) {
 static void test_forward_values(void) {
     const struct forward_request *forward = &request_of("forward_tokens")->as.forward;
     CHECK_INT(forward->session, 1);
-    CHECK(forward->has_tokens);
+    CHECK(forward->hidden.data == NULL);
     CHECK_INT(forward->tokens.count, 3);
     CHECK_INT(forward->output, SHARD_OUTPUT_HIDDEN);
     int32_t ids[3] = {0};
@@ -197,15 +215,173 @@ static void test_forward_values(void) {
     CHECK_INT(ids[2], 70000);
 
     forward = &request_of("forward_hidden")->as.forward;
-    CHECK(!forward->has_tokens);
+    CHECK_INT(forward->tokens.count, 0);
     CHECK_INT(forward->position, 3);
     CHECK_INT(forward->output, SHARD_OUTPUT_TOKEN);
     const float rows[] = {0.0f, 1.0f, -1.0f, 0.5f, 2.0f, 4.0f, -8.0f, 0.25f};
     CHECK_BYTES("rows", forward->hidden.data, forward->hidden.size, rows, sizeof(rows));
+
+    forward = &request_of("forward_hidden_and_tokens")->as.forward;
+    CHECK_INT(forward->tokens.count, 2);
+    CHECK_BYTES("rows", forward->hidden.data, forward->hidden.size, rows, sizeof(rows));
+}
+
+/* ---- sampling ---- */
+
+static void test_sampling_values(void) {
+    const struct sampling_request *request = &request_of("open_sampling_full")->as.open.sampling;
+    struct sampling_unpacked unpacked;
+    struct failure failure;
+    failure_clear(&failure);
+    CHECK(sampling_unpack(request, &unpacked, &failure));
+    const shard_sampling *sampling = &unpacked.sampling;
+    CHECK(sampling->temperature == 0.75f);
+    CHECK_INT(sampling->seed, UINT32_MAX);
+    CHECK_INT(sampling->top_k, 40);
+    CHECK(sampling->top_p == 0.9375f);
+    CHECK(sampling->min_p == 0.0625f);
+    CHECK(sampling->typical_p == 0.5f);
+    CHECK(sampling->repeat_penalty == 1.25f);
+    CHECK(sampling->presence_penalty == 0.5f);
+    CHECK(sampling->frequency_penalty == -0.5f);
+    CHECK_INT(sampling->repeat_last_n, -1);
+    CHECK_TEXT(sampling->grammar, "root ::= \"ja\" | \"nein\"");
+    CHECK_INT(sampling->grammar_start, 7);
+    CHECK_INT(sampling->top_logprobs, 64);
+    CHECK_INT(sampling->n_logit_bias, 3);
+    CHECK_INT(sampling->logit_bias[0].token, 1);
+    CHECK(sampling->logit_bias[0].bias == -INFINITY);
+    CHECK_INT(sampling->logit_bias[1].token, 300);
+    CHECK(sampling->logit_bias[1].bias == 2.0f);
+    CHECK_INT(sampling->logit_bias[2].token, 70000);
+    CHECK(sampling->logit_bias[2].bias == -0.5f);
+    sampling_unpacked_free(&unpacked);
+}
+
+/* What is absent, empty or nil means the same: greedy, and everything else off. */
+static void test_sampling_defaults(void) {
+    static const char *const NAMES[] = {"open", "open_sampling_nothing"};
+    for (int i = 0; i < 2; i++) {
+        const struct sampling_request *request = &request_of(NAMES[i])->as.open.sampling;
+        struct sampling_unpacked unpacked;
+        struct failure failure;
+        failure_clear(&failure);
+        CHECK(sampling_unpack(request, &unpacked, &failure));
+        const shard_sampling *sampling = &unpacked.sampling;
+        CHECK(sampling->temperature == 0.0f);
+        CHECK_INT(sampling->seed, 0);
+        CHECK_INT(sampling->top_k, 0);
+        CHECK(sampling->top_p == 1.0f);
+        CHECK(sampling->min_p == 0.0f);
+        CHECK(sampling->typical_p == 1.0f);
+        CHECK(sampling->repeat_penalty == 1.0f);
+        CHECK(sampling->presence_penalty == 0.0f);
+        CHECK(sampling->frequency_penalty == 0.0f);
+        CHECK_INT(sampling->repeat_last_n, 64);
+        CHECK(sampling->logit_bias == NULL);
+        CHECK_INT(sampling->n_logit_bias, 0);
+        CHECK(sampling->grammar == NULL);
+        CHECK_INT(sampling->grammar_start, UINT32_MAX);
+        CHECK_INT(sampling->top_logprobs, 0);
+        sampling_unpacked_free(&unpacked);
+    }
+}
+
+static void test_sampling_without_memory(void) {
+    const struct sampling_request *request = &request_of("open_sampling_full")->as.open.sampling;
+    for (size_t fail_at = 1; fail_at <= 2; fail_at++) {
+        struct sampling_unpacked unpacked;
+        struct failure failure;
+        failure_clear(&failure);
+        allocations_watch(fail_at);
+        CHECK(!sampling_unpack(request, &unpacked, &failure));
+        sampling_unpacked_free(&unpacked);
+        CHECK(allocations_unwatch());
+        CHECK_INT(allocations_live(), 0);
+        CHECK_TEXT(failure.code, "memory");
+    }
+}
+
+/* A value that msgpack says with a long header, at its limit and one past it. */
+static void check_limit(const char *key, uint8_t kind, uint32_t count, const uint8_t *unit,
+                        size_t unit_size, bool is_allowed) {
+    check_subject(key);
+    size_t head = 1 + 9 + 1 + 1 + strlen(key) + 5;
+    size_t size = head + count * unit_size;
+    uint8_t *bytes = malloc(size);
+    snprintf((char *)bytes, head, "\x81\xa8sampling\x81%c%s", (int)(0xA0 | strlen(key)), key);
+    const uint8_t header[] = {kind, (uint8_t)(count >> 24), (uint8_t)(count >> 16),
+                              (uint8_t)(count >> 8), (uint8_t)count};
+    memcpy(bytes + head - sizeof(header), header, sizeof(header));
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(bytes + head + i * unit_size, unit, unit_size);
+    }
+    struct decode_map map;
+    struct failure failure;
+    failure_clear(&failure);
+    CHECK(decode_body(bytes, size, &map, &failure));
+    struct decode_fields fields = {&map, &failure};
+    struct sampling_request request;
+    sampling_request_read(&fields, &request);
+    CHECK_INT(!failure_is_set(&failure), is_allowed);
+    free(bytes);
+}
+
+static void test_sampling_limits(void) {
+    static const uint8_t PAIR[] = {0x92, 7, 1};
+    static const uint8_t LETTER[] = {'a'};
+    check_limit("logit_bias", 0xDD, LIMIT_LOGIT_BIAS, PAIR, sizeof(PAIR), true);
+    check_limit("logit_bias", 0xDD, LIMIT_LOGIT_BIAS + 1, PAIR, sizeof(PAIR), false);
+    check_limit("grammar", 0xDB, LIMIT_GRAMMAR, LETTER, sizeof(LETTER), true);
+    check_limit("grammar", 0xDB, LIMIT_GRAMMAR + 1, LETTER, sizeof(LETTER), false);
+}
+
+/* A float32 is what a double of the host becomes; a range is held by what it became. */
+static void test_floats_are_rounded_before_they_are_looked_at(void) {
+    check_subject("floats");
+    static const uint8_t BODY[] = "\x86"
+                                  "\xa1"
+                                  "a\xcb\x3f\xb9\x99\x99\x99\x99\x99\x9a" /* 0.1 */
+                                  "\xa1"
+                                  "b\xcb\x00\x00\x00\x00\x00\x00\x00\x01" /* rounds to 0 */
+                                  "\xa1"
+                                  "c\xcb\x7f\xef\xff\xff\xff\xff\xff\xff" /* rounds to infinity */
+                                  "\xa1"
+                                  "d\xff" /* -1 */
+                                  "\xa1"
+                                  "e\xca\x7f\xc0\x00\x00" /* NaN */
+                                  "\xa1"
+                                  "f\xc3";
+    struct decode_map map;
+    struct failure failure;
+    failure_clear(&failure);
+    CHECK(decode_body(BODY, sizeof(BODY) - 1, &map, &failure));
+    struct decode_fields fields = {&map, &failure};
+    const struct decode_span any = {-INFINITY, INFINITY, false};
+    const struct decode_span positive = {0, 1, true};
+    CHECK(decode_optional_float(&fields, "a", any, 0) == 0.1f);
+    CHECK(decode_optional_float(&fields, "c", any, 0) == INFINITY);
+    CHECK(decode_optional_float(&fields, "d", any, 0) == -1.0f);
+    CHECK(decode_optional_float(&fields, "z", any, 7) == 7.0f);
+    CHECK(!failure_is_set(&failure));
+    decode_optional_float(&fields, "b", positive, 0);
+    CHECK_TEXT(failure.message, "the key 'b' must be a number above 0 to 1");
+    failure_clear(&failure);
+    decode_optional_float(&fields, "e", any, 0);
+    CHECK_TEXT(failure.message, "the key 'e' must be a number from -inf to inf");
+    failure_clear(&failure);
+    decode_optional_float(&fields, "f", any, 0);
+    CHECK(failure_is_set(&failure));
 }
 
 static void test_other_values(void) {
-    CHECK(request_of("open_sampling")->as.open.temperature == 0.5f);
+    CHECK(request_of("open_sampling")->as.open.sampling.numbers.temperature == 0.5f);
+    CHECK_INT(request_of("open")->as.open.source, 0);
+    CHECK_INT(request_session(request_of("open")), 0);
+    CHECK_INT(request_of("open_fork")->as.open.source, 3);
+    CHECK_INT(request_of("open_fork")->as.open.position, 200);
+    CHECK_INT(request_session(request_of("open_fork")), 3);
+    CHECK_INT(request_of("estimate_full")->as.load.recipe.n_threads, 3);
     CHECK_INT(request_of("open_identity_missing")->as.open.identity.present, 0);
     CHECK_INT(request_of("cancel")->as.cancel.request, 2);
     CHECK_INT(request_of("trim")->as.trim.position, 2);
@@ -261,6 +437,11 @@ int main(void) {
     test_load_values();
     test_load_defaults();
     test_forward_values();
+    test_sampling_values();
+    test_sampling_defaults();
+    test_sampling_without_memory();
+    test_sampling_limits();
+    test_floats_are_rounded_before_they_are_looked_at();
     test_other_values();
     test_negative_tokens_keep_their_sign();
     test_first_failure_sticks();

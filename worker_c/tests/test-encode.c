@@ -3,11 +3,13 @@
 #include "answer.h"
 #include "bounds.h"
 #include "check.h"
+#include "decode.h"
 #include "frame.h"
 #include "golden.h"
 #include "replies.h"
 #include "utf8.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,12 +31,24 @@ static shard_description description(void) {
         .recipe = {.n_ctx = 4096,
                    .n_batch = 512,
                    .n_ubatch = 256,
+                   .prefill_chunk = 128,
                    .n_threads = 3,
                    .flash_attn = true,
+                   .kv_unified = true,
                    .n_gpu_layers = -1,
+                   .main_gpu = 1,
+                   .split_mode = "none",
                    .type_k = "f16",
                    .type_v = "q8_0",
-                   .boundary = "f32"},
+                   .boundary = "f32",
+                   .rope_scaling = "yarn",
+                   .rope_freq_base = 10000.0f,
+                   .rope_freq_scale = 0.25f,
+                   .yarn_ext_factor = 1.0f,
+                   .yarn_attn_factor = 1.5f,
+                   .yarn_beta_fast = 32.0f,
+                   .yarn_beta_slow = -1.0f,
+                   .yarn_orig_ctx = 2048},
         .architecture = "llama",
         .model_name = "A model",
         .n_layer = 8,
@@ -46,12 +60,14 @@ static shard_description description(void) {
         .owned_bytes = 5000000000,
         .has_output_head = true,
         .has_vocabulary = true,
-        .weights_bytes = 5000000000,
-        .kv_bytes = 67108864,
-        .compute_bytes = 1048576,
+        .memory.weights_bytes = 5000000000,
+        .memory.kv_bytes = 67108864,
+        .memory.compute_bytes = 1048576,
         .max_sessions = 16,
         .kv_cells = 4096,
         .max_batch = 512,
+        .session_cells = 2048,
+        .can_trim = true,
     };
     memcpy(value.artifact_sha256, ARTIFACT, sizeof(ARTIFACT));
     memcpy(value.shard_sha256, SHARD, sizeof(SHARD));
@@ -210,45 +226,87 @@ static void write_loaded_without_vocabulary(struct encoder *encoder) {
 }
 
 static void write_opened(struct encoder *encoder) {
-    answer_opened(encoder, 11, 2);
+    answer_opened(encoder, 11, 2, 0, 0);
 }
 
-static void write_result(struct encoder *encoder, uint64_t id, shard_output output, uint32_t rows) {
-    answer_result(encoder, id,
-                  &(struct result_answer){.session = 2,
-                                          .length = 5,
-                                          .kv_cells = 2,
-                                          .output = output,
-                                          .queue_us = 40,
-                                          .compute_us = 60000,
-                                          .batch_rows = 3,
-                                          .values = ROWS,
-                                          .rows = rows,
-                                          .columns = 4,
-                                          .token = 198,
-                                          .logprob = -0.5f,
-                                          .text = " a\xc3",
-                                          .n_text_bytes = 3});
+static void write_opened_fork(struct encoder *encoder) {
+    answer_opened(encoder, 27, 4, 200, 200);
+}
+
+static void write_estimated(struct encoder *encoder) {
+    answer_estimated(encoder, 23, &(shard_memory){5000000000, 67108864, 1048576});
+}
+
+static struct result_answer result(shard_output output) {
+    return (struct result_answer){.session = 2,
+                                  .length = 5,
+                                  .kv_cells = 2,
+                                  .output = output,
+                                  .queue_us = 40,
+                                  .compute_us = 60000,
+                                  .batch_rows = 3,
+                                  .values = ROWS,
+                                  .columns = 4,
+                                  .value_bytes = 4,
+                                  .dtype = "f32",
+                                  .token = 198,
+                                  .logprob = -0.5f,
+                                  .text = " a\xc3",
+                                  .n_text_bytes = 3};
+}
+
+static void write_rows(struct encoder *encoder, shard_output output, uint32_t rows) {
+    struct result_answer answer = result(output);
+    answer.rows = rows;
+    answer_result(encoder, 14, &answer);
 }
 
 static void write_result_none(struct encoder *encoder) {
-    write_result(encoder, 14, SHARD_OUTPUT_NONE, 0);
+    write_rows(encoder, SHARD_OUTPUT_NONE, 0);
 }
 
 static void write_result_hidden(struct encoder *encoder) {
-    write_result(encoder, 14, SHARD_OUTPUT_HIDDEN, 2);
+    write_rows(encoder, SHARD_OUTPUT_HIDDEN, 2);
+}
+
+static void write_halves(struct encoder *encoder, const char *dtype) {
+    struct result_answer answer = result(SHARD_OUTPUT_HIDDEN);
+    answer.rows = 2;
+    answer.value_bytes = 2;
+    answer.dtype = dtype;
+    answer_result(encoder, 14, &answer);
+}
+
+static void write_result_hidden_f16(struct encoder *encoder) {
+    write_halves(encoder, "f16");
+}
+
+static void write_result_hidden_bf16(struct encoder *encoder) {
+    write_halves(encoder, "bf16");
 }
 
 static void write_result_logits(struct encoder *encoder) {
-    write_result(encoder, 14, SHARD_OUTPUT_LOGITS, 1);
+    write_rows(encoder, SHARD_OUTPUT_LOGITS, 1);
 }
 
 static void write_result_logits_all(struct encoder *encoder) {
-    write_result(encoder, 14, SHARD_OUTPUT_LOGITS_ALL, 2);
+    write_rows(encoder, SHARD_OUTPUT_LOGITS_ALL, 2);
 }
 
 static void write_result_token(struct encoder *encoder) {
-    write_result(encoder, 15, SHARD_OUTPUT_TOKEN, 0);
+    struct result_answer answer = result(SHARD_OUTPUT_TOKEN);
+    answer_result(encoder, 15, &answer);
+}
+
+static void write_result_token_top(struct encoder *encoder) {
+    static const char LONG[] = "long enough for a header of its own kind";
+    const shard_candidate top[] = {{198, -0.5f, " a\xc3", 3},
+                                   {7, -1.25f, NULL, 0},
+                                   {70000, -INFINITY, LONG, sizeof(LONG) - 1}};
+    struct result_answer answer = result(SHARD_OUTPUT_TOKEN);
+    answer.top = top;
+    answer.n_top = 3;
+    answer_result(encoder, 15, &answer);
 }
 
 static void write_trimmed(struct encoder *encoder) {
@@ -317,12 +375,17 @@ static const struct writer {
     {"sliced", write_sliced},
     {"loaded", write_loaded},
     {"loaded_without_vocabulary", write_loaded_without_vocabulary},
+    {"estimated", write_estimated},
     {"opened", write_opened},
+    {"opened_fork", write_opened_fork},
     {"result_none", write_result_none},
     {"result_hidden", write_result_hidden},
+    {"result_hidden_f16", write_result_hidden_f16},
+    {"result_hidden_bf16", write_result_hidden_bf16},
     {"result_logits", write_result_logits},
     {"result_logits_all", write_result_logits_all},
     {"result_token", write_result_token},
+    {"result_token_top", write_result_token_top},
     {"trimmed", write_trimmed},
     {"closed", write_closed},
     {"tokenized", write_tokenized},
@@ -415,6 +478,46 @@ static void test_fixed_storage_too_small(void) {
     CHECK(encoder.size <= sizeof(storage));
 }
 
+/* Candidates may have texts of any length: as many come along as fit, the best first. */
+static void check_candidates(uint32_t n_text_bytes, uint32_t n_expected) {
+    static reply_storage storage;
+    static char text[LIMIT_TOP_TEXT + 1];
+    shard_candidate top[LIMIT_TOP];
+    memset(text, 'x', sizeof(text));
+    for (int i = 0; i < LIMIT_TOP; i++) {
+        top[i] = (shard_candidate){INT32_MIN + i, -0.1f, text, n_text_bytes};
+    }
+    struct result_answer answer = result(SHARD_OUTPUT_TOKEN);
+    answer.session = answer.kv_cells = answer.queue_us = answer.compute_us = UINT64_MAX;
+    answer.top = top;
+    answer.n_top = LIMIT_TOP;
+    struct encoder encoder;
+    encode_start_fixed(&encoder, storage, sizeof(storage));
+    answer_result(&encoder, UINT64_MAX, &answer);
+    if (!CHECK(encode_finish(&encoder))) {
+        return;
+    }
+    uint8_t *bytes = malloc(encode_body_size(&encoder));
+    size_t head = encoder.size - FRAME_HEADER_SIZE;
+    memcpy(bytes, encoder.data + FRAME_HEADER_SIZE, head);
+    memcpy(bytes + head, encoder.tail, encoder.tail_size);
+    struct decode_map map;
+    struct failure failure;
+    failure_clear(&failure);
+    CHECK(decode_body(bytes, encode_body_size(&encoder), &map, &failure));
+    CHECK_INT(decode_find(&map, "top")->count, n_expected);
+    free(bytes);
+}
+
+static void test_longest_candidates_fit(void) {
+    check_subject("candidates");
+    check_candidates(0, LIMIT_TOP);
+    check_candidates(LIMIT_TOP_TEXT / LIMIT_TOP, LIMIT_TOP);
+    check_candidates(LIMIT_TOP_TEXT / LIMIT_TOP + 1, LIMIT_TOP - 1);
+    check_candidates(LIMIT_TOP_TEXT, 1);
+    check_candidates(LIMIT_TOP_TEXT + 1, 0);
+}
+
 /* The longest error and the longest hello fit in a reply's storage. */
 static void test_largest_replies_fit(void) {
     check_subject("largest replies");
@@ -483,6 +586,7 @@ int main(void) {
     check_subject("writers");
     CHECK_INT(n_written, N_WRITERS);
     test_fixed_storage_too_small();
+    test_longest_candidates_fit();
     test_largest_replies_fit();
     test_text_is_mended();
     test_message_is_one_line();

@@ -15,7 +15,7 @@
 
 /* ---- the engine ---- */
 
-enum { N_SESSIONS = 4, MAX_BATCH = 4, N_VOCAB = 2 };
+enum { N_SESSIONS = 4, MAX_BATCH = 6, CHUNK = 4, N_VOCAB = 2 };
 
 struct shard_engine {
     bool is_open[N_SESSIONS];
@@ -23,13 +23,27 @@ struct shard_engine {
     float rows[MAX_BATCH * N_VOCAB];
 };
 
+/* What a test changes in the description. */
+static const char *boundary;
+static uint32_t all_cells, session_cells;
+static bool can_trim;
+
+/* What the last open asked for, and what was copied of it. */
+static shard_sampling asked;
+static char asked_grammar[64];
+static shard_logit_bias asked_bias[4];
+static shard_params load_params;
+static char load_numa[SHARD_NAME_SIZE];
+
 static struct shard_engine the_engine;
 static unsigned n_steps;
 static unsigned n_closed;
 static uint32_t n_entries_of_step[64];
 
-/* What the test does to a step, by its number from 1; SHARD_OK lets it be computed. */
+/* What the test does to a step, by its number from 1; SHARD_OK lets it be computed. The first
+ * `n_done_before` entries are computed in any case, as those of earlier calls are. */
 static shard_status (*step_fault)(unsigned step);
+static uint32_t n_done_before;
 
 /* Rung when a step begins that waits for a cancel. */
 static pthread_mutex_t gate_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -83,8 +97,19 @@ static shard_status engine_open(const shard_params *params, shard_engine **out,
     if (!params->on_progress("load", 0, 1, params->user_data)) {
         return say(error, SHARD_ERR_CANCELLED);
     }
+    load_params = *params;
+    snprintf(load_numa, sizeof(load_numa), "%s", params->numa != NULL ? params->numa : "none");
     memset(&the_engine, 0, sizeof(the_engine));
     *out = &the_engine;
+    return SHARD_OK;
+}
+
+static shard_status engine_estimate(const shard_params *params, shard_memory *memory,
+                                    shard_error *error) {
+    if (!params->on_progress("slice", 0, 1, params->user_data)) {
+        return say(error, SHARD_ERR_CANCELLED);
+    }
+    *memory = (shard_memory){1000, 100, params->max_sessions};
     return SHARD_OK;
 }
 
@@ -96,15 +121,19 @@ static void engine_close(shard_engine *engine) {
 static void engine_describe(const shard_engine *engine, shard_description *description) {
     (void)engine;
     *description = (shard_description){
+        .recipe.prefill_chunk = CHUNK,
         .n_embd = 1,
         .n_vocab = N_VOCAB,
         .has_token_embedding = true,
         .has_output_head = true,
-        .weights_bytes = 100,
+        .memory.weights_bytes = 100,
         .max_sessions = N_SESSIONS,
-        .kv_cells = 1000,
+        .kv_cells = all_cells,
+        .session_cells = session_cells,
         .max_batch = MAX_BATCH,
+        .can_trim = can_trim,
     };
+    snprintf(description->recipe.boundary, SHARD_NAME_SIZE, "%s", boundary);
 }
 
 static uint32_t engine_kv_cells_used(const shard_engine *engine) {
@@ -117,7 +146,12 @@ static uint32_t engine_kv_cells_used(const shard_engine *engine) {
 
 static shard_status engine_session_open(shard_engine *engine, const shard_sampling *sampling,
                                         shard_session_id *out, shard_error *error) {
-    (void)sampling;
+    asked = *sampling;
+    snprintf(asked_grammar, sizeof(asked_grammar), "%s",
+             sampling->grammar != NULL ? sampling->grammar : "");
+    for (uint32_t i = 0; i < sampling->n_logit_bias; i++) {
+        asked_bias[i] = sampling->logit_bias[i];
+    }
     for (*out = 0; *out < N_SESSIONS; ++*out) {
         if (!engine->is_open[*out]) {
             engine->is_open[*out] = true;
@@ -126,6 +160,21 @@ static shard_status engine_session_open(shard_engine *engine, const shard_sampli
         }
     }
     return say(error, SHARD_ERR_CAPACITY);
+}
+
+static shard_status engine_session_fork(shard_engine *engine, shard_session_id source,
+                                        uint32_t position, const shard_sampling *sampling,
+                                        shard_session_id *out, uint32_t *kv_cells_taken,
+                                        shard_error *error) {
+    if (position > engine->lengths[source]) {
+        return say(error, SHARD_ERR_POSITION);
+    }
+    shard_status status = engine_session_open(engine, sampling, out, error);
+    if (status == SHARD_OK) {
+        engine->lengths[*out] = position;
+        *kv_cells_taken = position;
+    }
+    return status;
 }
 
 static shard_status engine_session_length(const shard_engine *engine, shard_session_id session,
@@ -141,6 +190,9 @@ static shard_status engine_session_trim(shard_engine *engine, shard_session_id s
     if (position > engine->lengths[session]) {
         return say(error, SHARD_ERR_POSITION);
     }
+    if (!can_trim && position != 0 && position != engine->lengths[session]) {
+        return say(error, SHARD_ERR_UNSUPPORTED);
+    }
     *kv_cells_freed = engine->lengths[session] - position;
     engine->lengths[session] = position;
     /* Rows of the last step are borrowed until the next call, which this is. */
@@ -155,16 +207,38 @@ static shard_status engine_session_close(shard_engine *engine, shard_session_id 
 }
 
 /* A row's logits are its position and its token. */
-static void compute_entry(shard_engine *engine, shard_step_entry *entry, float *rows) {
+static void give_logits(shard_step_entry *entry, float *rows) {
     for (uint32_t i = 0; i < entry->n_rows; i++) {
         rows[N_VOCAB * i] = (float)(entry->position + i);
         rows[N_VOCAB * i + 1] = (float)entry->tokens[i];
     }
+    entry->rows = rows;
+    entry->n_columns_out = N_VOCAB;
+    entry->value_bytes = sizeof(float);
+}
+
+/* A hidden row goes out as it came in: two bytes, to which its token is added where there is one.
+ */
+static void give_hidden(shard_step_entry *entry, uint16_t *rows) {
+    const uint16_t *values = entry->hidden;
+    CHECK((uintptr_t)values % sizeof(*values) == 0);
+    for (uint32_t i = 0; i < entry->n_rows; i++) {
+        rows[i] = (uint16_t)(values[i] + (entry->tokens != NULL ? entry->tokens[i] : 0));
+    }
+    entry->rows = rows;
+    entry->n_columns_out = 1;
+    entry->value_bytes = sizeof(*values);
+}
+
+static void compute_entry(shard_engine *engine, shard_step_entry *entry, float *rows) {
+    if (entry->hidden != NULL) {
+        give_hidden(entry, (uint16_t *)(void *)rows);
+    } else {
+        give_logits(entry, rows);
+    }
     engine->lengths[entry->session] += entry->n_rows;
     entry->status = SHARD_OK;
-    entry->rows = rows;
     entry->n_rows_out = entry->n_rows;
-    entry->n_columns_out = N_VOCAB;
     entry->kv_cells_taken = entry->n_rows;
     entry->length = engine->lengths[entry->session];
 }
@@ -176,8 +250,10 @@ static shard_status engine_step(shard_engine *engine, shard_step_entry *entries,
     float *rows = engine->rows;
     for (uint32_t i = 0; i < n_entries; i++) {
         shard_step_entry *entry = &entries[i];
-        if (status != SHARD_OK || entry->position != engine->lengths[entry->session]) {
-            entry->status = say(&entry->error, status != SHARD_OK ? status : SHARD_ERR_POSITION);
+        bool is_lost = status != SHARD_OK && i >= n_done_before;
+        CHECK(entry->n_rows <= CHUNK);
+        if (is_lost || entry->position != engine->lengths[entry->session]) {
+            entry->status = say(&entry->error, is_lost ? status : SHARD_ERR_POSITION);
             continue;
         }
         compute_entry(engine, entry, rows);
@@ -195,11 +271,13 @@ static const shard_engine_api API = {
     .abi_version = SHARD_ENGINE_ABI_VERSION,
     .name = "test",
     .default_params = engine_default_params,
+    .estimate = engine_estimate,
     .open = engine_open,
     .close = engine_close,
     .describe = engine_describe,
     .kv_cells_used = engine_kv_cells_used,
     .session_open = engine_session_open,
+    .session_fork = engine_session_fork,
     .session_length = engine_session_length,
     .session_trim = engine_session_trim,
     .session_close = engine_session_close,
@@ -229,11 +307,14 @@ static void post(enum request_type type, struct request request) {
 }
 
 static void post_load(void) {
-    post(REQUEST_LOAD, (struct request){.as.load = {.model = {"test", 4}, .max_sessions = 4}});
+    post(REQUEST_LOAD, (struct request){.as.load = {.model = {"test", 4},
+                                                    .numa = {"isolate", 7},
+                                                    .max_sessions = 4,
+                                                    .memory_available = 1000}});
 }
 
-static void post_open(void) {
-    struct request request = {.id = 0};
+/* A request whose sampling, fork and so on are the caller's. */
+static void post_open_as(struct request request) {
     shard_description description;
     struct identity identity;
     engine_describe(NULL, &description);
@@ -243,6 +324,14 @@ static void post_open(void) {
     post(REQUEST_OPEN, request);
 }
 
+static void post_open(void) {
+    post_open_as((struct request){.id = 0});
+}
+
+static void post_fork(uint64_t source, uint32_t position) {
+    post_open_as((struct request){.as.open = {.source = source, .position = position}});
+}
+
 /* Tokens 1, 2, 3, ... as msgpack has them. */
 static const uint8_t TOKENS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 
@@ -250,7 +339,6 @@ static void post_forward(uint64_t session, uint32_t position, uint32_t n_rows,
                          shard_output output) {
     post(REQUEST_FORWARD, (struct request){.as.forward = {.session = session,
                                                           .position = position,
-                                                          .has_tokens = true,
                                                           .tokens = {TOKENS, n_rows, n_rows},
                                                           .output = output}});
 }
@@ -258,6 +346,11 @@ static void post_forward(uint64_t session, uint32_t position, uint32_t n_rows,
 static void start(shard_status (*fault)(unsigned step)) {
     int ends[2];
     step_fault = fault;
+    n_done_before = 0;
+    boundary = "f32";
+    all_cells = 1000;
+    session_cells = 1000;
+    can_trim = true;
     n_steps = 0;
     n_closed = 0;
     last_id = 0;
@@ -284,6 +377,7 @@ static void join(void) {
     pthread_join(thread, NULL);
     CHECK(atomic_load(&state.is_finished));
     CHECK(state.jobs.first == NULL);
+    CHECK_INT(execution.cells_promised, 0);
     CHECK_INT(n_closed, 1);
     state_free(&state);
     close(transport.out);
@@ -345,21 +439,27 @@ static void expect_error(uint64_t id, const char *code) {
     CHECK(text_is("code", code));
 }
 
-static void expect_freed(const char *kv_cells) {
+/* `expected` NULL: the error has no such field. */
+static void expect_field(const char *key, const char *expected) {
     struct failure failure;
     struct decode_map inner;
     failure_clear(&failure);
     struct decode_fields fields = {&map, &failure};
     decode_inner(&fields, "fields", &inner);
-    const struct decode_value *value = decode_find(&inner, "kv_cells_freed");
-    if (CHECK(value != NULL)) {
-        CHECK_BYTES("kv_cells_freed", value->data, value->size, kv_cells, strlen(kv_cells));
+    const struct decode_value *value = decode_find(&inner, key);
+    if (expected == NULL) {
+        CHECK(value == NULL);
+    } else if (CHECK(value != NULL)) {
+        CHECK_BYTES(key, value->data, value->size, expected, strlen(expected));
     }
 }
 
+static void expect_freed(const char *kv_cells) {
+    expect_field("kv_cells_freed", kv_cells);
+}
+
 /* Loads and opens `n_sessions` sessions; the thread runs afterwards. */
-static void start_with_sessions(shard_status (*fault)(unsigned step), int n_sessions) {
-    start(fault);
+static void load_with_sessions(int n_sessions) {
     post_load();
     for (int i = 0; i < n_sessions; i++) {
         post_open();
@@ -370,6 +470,11 @@ static void start_with_sessions(shard_status (*fault)(unsigned step), int n_sess
         expect(2 + (uint64_t)i, "opened");
         CHECK_INT(number("session"), i + 1);
     }
+}
+
+static void start_with_sessions(shard_status (*fault)(unsigned step), int n_sessions) {
+    start(fault);
+    load_with_sessions(n_sessions);
 }
 
 /* Cancels a request that is in the execution thread's hands. */
@@ -404,6 +509,49 @@ static void test_cancelled_step_runs_again_for_the_innocent(void) {
     CHECK_INT(number("rows"), 2);
     CHECK_INT(n_entries_of_step[2], 1);
     CHECK_INT(the_engine.lengths[0], 0);
+    join();
+}
+
+/* The engine computes a step in several calls; the cancel falls into the second of them. */
+static void test_cancel_leaves_the_entries_of_earlier_calls(void) {
+    check_subject("earlier calls");
+    start_with_sessions(first_two_wait, 3);
+    post_forward(3, 0, 1, SHARD_OUTPUT_NONE);
+    wait_for_step();
+    post_forward(1, 0, 1, SHARD_OUTPUT_LOGITS);
+    post_forward(2, 0, 4, SHARD_OUTPUT_NONE);
+    cancel(5);
+    expect_error(5, "cancelled");
+    wait_for_step();
+    n_done_before = 1;
+    cancel(7);
+    expect(6, "result");
+    CHECK_INT(number("length"), 1);
+    expect_error(7, "cancelled");
+    expect_freed("0");
+    CHECK_INT(the_engine.lengths[0], 1);
+    CHECK_INT(the_engine.lengths[1], 0);
+    join();
+}
+
+/* The cancel comes too late for the request that it names, and hits another of the step. */
+static void test_cancel_of_an_entry_that_is_done_hits_nobody(void) {
+    check_subject("done already");
+    start_with_sessions(first_two_wait, 3);
+    post_forward(3, 0, 1, SHARD_OUTPUT_NONE);
+    wait_for_step();
+    post_forward(1, 0, 1, SHARD_OUTPUT_LOGITS);
+    post_forward(2, 0, 4, SHARD_OUTPUT_NONE);
+    cancel(5);
+    expect_error(5, "cancelled");
+    wait_for_step();
+    n_done_before = 1;
+    cancel(6);
+    expect(6, "result");
+    expect(7, "result");
+    CHECK_INT(number("length"), 4);
+    CHECK_INT(n_steps, 3);
+    CHECK_INT(n_entries_of_step[2], 1);
     join();
 }
 
@@ -481,6 +629,42 @@ static void test_cancel_of_a_later_piece_says_what_it_freed(void) {
     join();
 }
 
+/* Recurrent state cannot go back to the middle of a session. */
+static void test_undoing_what_cannot_be_trimmed_closes_the_session(void) {
+    check_subject("not undone");
+    start(third_waits);
+    can_trim = false;
+    load_with_sessions(1);
+    post_forward(1, 0, 2, SHARD_OUTPUT_NONE);
+    expect(3, "result");
+    post_forward(1, 2, 8, SHARD_OUTPUT_NONE);
+    wait_for_step();
+    cancel(4);
+    expect_error(4, "cancelled");
+    expect_freed("6");
+    expect_field("session_closed", "1");
+    CHECK_INT(state.sessions, 0);
+    CHECK_INT(state.kv_cells_used, 0);
+    post_forward(1, 2, 1, SHARD_OUTPUT_NONE);
+    expect_error(5, "no_session");
+    join();
+}
+
+static void test_undoing_to_the_start_needs_no_trim(void) {
+    check_subject("undone to 0");
+    start(third_waits);
+    can_trim = false;
+    load_with_sessions(1);
+    post_forward(1, 0, 10, SHARD_OUTPUT_NONE);
+    wait_for_step();
+    cancel(3);
+    expect_error(3, "cancelled");
+    expect_freed("8");
+    expect_field("session_closed", NULL);
+    CHECK_INT(state.sessions, 1);
+    join();
+}
+
 /* Its entry fails alone, and undoing it must not spoil the rows that another entry has borrowed. */
 static void test_failed_entry_leaves_the_rows_of_others(void) {
     check_subject("rows of others");
@@ -518,6 +702,29 @@ static void test_broken_backend_is_closed_and_refuses_all(void) {
     expect_error(7, "backend");
     CHECK_INT(execution.released.sessions, 2);
     CHECK_INT(execution.released.kv_cells, 4);
+    join();
+}
+
+static shard_status first_waits_and_second_breaks_late(unsigned step) {
+    n_done_before = step == 2 ? 1 : 0;
+    return step == 1 ? wait_for_cancel() : step == 2 ? SHARD_ERR_BACKEND : SHARD_OK;
+}
+
+/* Only the last call of the step breaks: what came before is answered. */
+static void test_broken_backend_leaves_the_entries_of_earlier_calls(void) {
+    check_subject("backend, later call");
+    start_with_sessions(first_waits_and_second_breaks_late, 3);
+    post_forward(3, 0, 1, SHARD_OUTPUT_NONE);
+    wait_for_step();
+    post_forward(1, 0, 1, SHARD_OUTPUT_LOGITS);
+    post_forward(2, 0, 4, SHARD_OUTPUT_NONE);
+    cancel(5);
+    expect_error(5, "cancelled");
+    expect(6, "result");
+    expect_error(7, "backend");
+    post_forward(1, 1, 1, SHARD_OUTPUT_NONE);
+    expect_error(8, "backend");
+    CHECK_INT(n_closed, 1);
     join();
 }
 
@@ -566,17 +773,224 @@ static void test_session_numbers_are_never_used_twice(void) {
     join();
 }
 
+/* ---- what a forward brings and takes ---- */
+
+/* Six rows of one 16-bit value, at an odd address. */
+static const uint8_t ODD_ROWS[] = {0, 10, 0, 20, 0, 30, 0, 40, 0, 50, 0, 60, 0};
+
+static void post_hidden(uint64_t session, uint32_t n_tokens, size_t n_bytes) {
+    const struct decode_text rows = {(const char *)ODD_ROWS + 1, n_bytes};
+    post(REQUEST_FORWARD, (struct request){.as.forward = {.session = session,
+                                                          .tokens = {TOKENS, n_tokens, n_tokens},
+                                                          .hidden = rows,
+                                                          .output = SHARD_OUTPUT_HIDDEN}});
+}
+
+static void expect_halves(const uint16_t expected[6]) {
+    const struct decode_value *rows = decode_find(&map, "hidden");
+    CHECK_INT(number("rows"), 6);
+    CHECK_INT(number("columns"), 1);
+    CHECK(text_is("dtype", "f16"));
+    CHECK_BYTES("rows", rows->data, rows->size, expected, 6 * sizeof(*expected));
+}
+
+static void test_rows_of_two_bytes_and_their_tokens(void) {
+    check_subject("two bytes");
+    start(NULL);
+    boundary = "f16";
+    load_with_sessions(2);
+    post_hidden(1, 0, 12);
+    expect(4, "result");
+    expect_halves((const uint16_t[]){10, 20, 30, 40, 50, 60});
+    post_hidden(2, 6, 12);
+    expect(5, "result");
+    expect_halves((const uint16_t[]){11, 22, 33, 44, 55, 66});
+    CHECK_INT(n_steps, 4);
+    join();
+}
+
+static void test_rows_that_are_wrong_are_refused(void) {
+    check_subject("wrong rows");
+    start(NULL);
+    boundary = "f16";
+    load_with_sessions(1);
+    post_hidden(1, 0, 11);
+    expect_error(3, "bad_message");
+    expect_field("n_embd", "1");
+    post_hidden(1, 5, 12);
+    expect_error(4, "bad_message");
+    expect_field("tokens", "5");
+    expect_field("rows", "6");
+    CHECK_INT(n_steps, 0);
+    join();
+}
+
+static void test_forward_that_would_not_fit_is_refused_before_its_first_piece(void) {
+    check_subject("no room");
+    start(NULL);
+    session_cells = 8;
+    load_with_sessions(1);
+    post_forward(1, 0, 10, SHARD_OUTPUT_NONE);
+    expect_error(3, "capacity");
+    expect_field("needed", "10");
+    expect_field("available", "8");
+    CHECK_INT(n_steps, 0);
+    post_forward(1, 5, 10, SHARD_OUTPUT_NONE); /* a gap is told as one */
+    expect_error(4, "position");
+    post_forward(1, 0, 8, SHARD_OUTPUT_NONE);
+    expect(5, "result");
+    join();
+}
+
+/* Of a forward in pieces, the rows that are not computed yet have their KV cells already. */
+static void test_cells_of_later_pieces_are_kept(void) {
+    check_subject("kept cells");
+    start(NULL);
+    all_cells = 12;
+    post_load();
+    post_open();
+    post_open();
+    post_forward(1, 0, 10, SHARD_OUTPUT_NONE);
+    post_forward(2, 0, 4, SHARD_OUTPUT_NONE); /* its turn is between the pieces of the other */
+    run();
+    expect(1, "loaded");
+    expect(2, "opened");
+    expect(3, "opened");
+    expect_error(5, "capacity");
+    expect_field("needed", "4");
+    expect_field("available", "2");
+    expect(4, "result");
+    post_forward(2, 0, 2, SHARD_OUTPUT_NONE);
+    expect(6, "result");
+    join();
+}
+
+/* ---- opening ---- */
+
+static void test_sampling_reaches_the_engine(void) {
+    check_subject("sampling");
+    start(NULL);
+    static const uint8_t BIASES[] = {0x92, 7, 1, 0x92, 9, 0xFF};
+    struct request request = {
+        .as.open.sampling = {.numbers = {.temperature = 0.5f, .seed = 3, .top_logprobs = 2},
+                             .logit_bias = {BIASES, sizeof(BIASES), 2},
+                             .grammar = {"root ::= x.", 10}}};
+    post_load();
+    post_open_as(request);
+    post_open();
+    run();
+    expect(1, "loaded");
+    expect(2, "opened");
+    expect(3, "opened");
+    join();
+    CHECK(asked.temperature == 0.0f);
+    CHECK_TEXT(asked_grammar, "");
+    CHECK_INT(asked.n_logit_bias, 0);
+    CHECK_INT(asked_bias[0].token, 7);
+    CHECK(asked_bias[0].bias == 1.0f);
+    CHECK_INT(asked_bias[1].token, 9);
+    CHECK(asked_bias[1].bias == -1.0f);
+}
+
+static void test_grammar_reaches_the_engine_as_a_string(void) {
+    check_subject("grammar");
+    start(NULL);
+    struct request request = {.as.open.sampling = {.grammar = {"root ::= x.", 10}}};
+    post_load();
+    post_open_as(request);
+    run();
+    expect(1, "loaded");
+    expect(2, "opened");
+    join();
+    CHECK_TEXT(asked_grammar, "root ::= x");
+}
+
+static void test_fork_begins_with_the_rows_of_its_source(void) {
+    check_subject("fork");
+    start_with_sessions(NULL, 1);
+    /* It waits for the forward before it, and the forward behind it waits for the fork. */
+    post_forward(1, 0, 10, SHARD_OUTPUT_NONE);
+    post_fork(1, 9);
+    post_forward(1, 10, 1, SHARD_OUTPUT_NONE);
+    expect(3, "result");
+    expect(4, "opened");
+    CHECK_INT(number("session"), 2);
+    CHECK_INT(number("length"), 9);
+    CHECK_INT(number("kv_cells"), 9);
+    expect(5, "result");
+    post_forward(2, 9, 1, SHARD_OUTPUT_LOGITS);
+    expect(6, "result");
+    CHECK_INT(number("length"), 10);
+    post_fork(1, 12);
+    expect_error(7, "position");
+    post_fork(9, 0);
+    expect_error(8, "no_session");
+    expect_field("session", "9");
+    CHECK_INT(state.sessions, 2);
+    join();
+}
+
+/* ---- estimating ---- */
+
+static void post_estimate(void) {
+    post(REQUEST_ESTIMATE, (struct request){.as.load = {.model = {"test", 4}, .max_sessions = 7}});
+}
+
+static void expect_estimate(uint64_t id) {
+    struct decode_map memory;
+    struct failure failure;
+    expect(id, "estimated");
+    failure_clear(&failure);
+    struct decode_fields fields = {&map, &failure};
+    decode_inner(&fields, "memory", &memory);
+    CHECK_INT(decode_find(&memory, "weights_bytes")->integer, 1000);
+    CHECK_INT(decode_find(&memory, "kv_bytes")->integer, 100);
+    CHECK_INT(decode_find(&memory, "compute_bytes")->integer, 7);
+}
+
+static void test_estimate_disturbs_nothing(void) {
+    check_subject("estimate");
+    start(NULL);
+    post_estimate();
+    post_load();
+    post_open();
+    post_estimate();
+    post_forward(1, 0, 1, SHARD_OUTPUT_NONE);
+    run();
+    expect_estimate(1);
+    expect(2, "loaded");
+    expect(3, "opened");
+    expect_estimate(4);
+    expect(5, "result");
+    CHECK_INT(load_params.memory_available, 1000);
+    CHECK_TEXT(load_numa, "isolate");
+    join();
+}
+
 int main(void) {
     alarm(50); /* a wait that never ends fails the test */
     test_cancelled_step_runs_again_for_the_innocent();
+    test_cancel_leaves_the_entries_of_earlier_calls();
+    test_cancel_of_an_entry_that_is_done_hits_nobody();
     test_step_that_nobody_cancelled_does_not_run_for_ever();
     test_long_forward_is_computed_in_pieces();
     test_failure_of_a_later_piece_undoes_the_earlier_ones();
     test_cancel_of_a_later_piece_says_what_it_freed();
+    test_undoing_what_cannot_be_trimmed_closes_the_session();
+    test_undoing_to_the_start_needs_no_trim();
     test_failed_entry_leaves_the_rows_of_others();
     test_broken_backend_is_closed_and_refuses_all();
+    test_broken_backend_leaves_the_entries_of_earlier_calls();
     test_stop_resolves_a_forward_between_its_pieces();
     test_requests_before_a_load();
     test_session_numbers_are_never_used_twice();
+    test_rows_of_two_bytes_and_their_tokens();
+    test_rows_that_are_wrong_are_refused();
+    test_forward_that_would_not_fit_is_refused_before_its_first_piece();
+    test_cells_of_later_pieces_are_kept();
+    test_sampling_reaches_the_engine();
+    test_grammar_reaches_the_engine_as_a_string();
+    test_fork_begins_with_the_rows_of_its_source();
+    test_estimate_disturbs_nothing();
     return check_verdict();
 }

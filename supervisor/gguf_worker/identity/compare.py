@@ -39,10 +39,15 @@ def identity_values(identity: Identity) -> dict[str, object]:
 def differences(expected: Mapping[str, object], actual: Mapping[str, object]) -> list[Difference]:
     """The fields of `expected` whose value in `actual` is another or missing, in their order."""
     return [
-        Difference(field=name, expected=str(value), actual=str(actual.get(name, "missing")))
+        Difference(field=name, expected=_printed(value), actual=_printed(actual.get(name, "missing")))
         for name, value in expected.items()
         if name not in actual or actual[name] != value
     ]
+
+
+def _printed(value: object) -> str:
+    """A value as text; nine digits tell every float32 apart, and the worker prints as many."""
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def error_fields(found: Iterable[Difference]) -> dict[str, str]:

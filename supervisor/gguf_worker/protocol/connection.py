@@ -190,6 +190,11 @@ class HostConnection:
         """The ids and types of unanswered requests that somebody waits for."""
         return {i: entry.request.type for i, entry in self._in_flight.items() if not entry.abandoned}
 
+    @property
+    def owed(self) -> dict[int, Request]:
+        """Every request that has no answer yet, also those that nobody waits for."""
+        return {i: entry.request for i, entry in self._in_flight.items()}
+
     # ---- in ----
 
     def next_event(self) -> Event | None:

@@ -16,5 +16,11 @@ MAX_KEYS: Final = 64
 MAX_DEPTH: Final = 8
 """Levels of nesting in a body; the outer map is the first."""
 
+MAX_LOGIT_BIAS: Final = 4096
+"""Pairs in a logit bias."""
+MAX_GRAMMAR_BYTES: Final = 64 * 1024
+MAX_TOP_LOGPROBS: Final = 64
+"""Candidates that a drawn token brings along."""
+
 MAX_IN_FLIGHT: Final = 1024
 """Unanswered requests on this side. The worker itself queues 256 and refuses more as `busy`."""

@@ -13,13 +13,17 @@ from enum import StrEnum
 from typing import Annotated, ClassVar, TypeAlias
 
 from gguf_worker._schema import (
+    FLOAT32_MAX,
     Buffer,
+    Float32,
+    Line,
     Name,
     Number,
     PathText,
     Range,
     Rows,
     SchemaError,
+    Span,
     Token,
     Uint,
     Uint32,
@@ -28,7 +32,8 @@ from gguf_worker._schema import (
 )
 from gguf_worker.errors import LocalProtocolError, RemoteProtocolError
 from gguf_worker.identity.identity import Identity
-from gguf_worker.identity.recipe import Recipe
+from gguf_worker.identity.recipe import DTYPE_BYTES, Recipe
+from gguf_worker.protocol.limits import MAX_GRAMMAR_BYTES, MAX_LOGIT_BIAS, MAX_TOP_LOGPROBS
 
 
 class Output(StrEnum):
@@ -118,7 +123,7 @@ class Ownership(WireMap):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(WireMap):
-    """Bytes that a loaded shard occupies."""
+    """Bytes that a shard occupies, or would."""
 
     weights_bytes: Uint
     kv_bytes: Uint
@@ -135,8 +140,14 @@ class Capacity(WireMap):
 
     max_sessions: Uint
     kv_cells: Uint
+    """Of all sessions together."""
     max_batch: Uint
     """Rows in one step."""
+    session_cells: Uint
+    """Most KV cells that one session can take."""
+    can_trim: bool
+    """Whether sessions can be trimmed and forked at any position; otherwise, where the model has recurrent
+    state, only at their end or at 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,13 +166,68 @@ class Vocabulary(WireMap):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling(WireMap):
-    """How the last stage draws tokens; temperature 0 takes the most likely one."""
+    """How the last stage draws tokens: llama.cpp's samplers in the order logit bias, grammar, penalties,
+    top-k, typical, top-p, min-p, temperature, draw.
 
-    temperature: float = 0.0
+    A draw depends on the logits, the seed, the position and the tokens of the session's rows, so a session
+    that is opened again and given the same rows draws the same tokens. Raises SchemaError where a value is
+    outside its range. Numbers are rounded to float32.
+    """
+
+    is_closed: ClassVar[bool] = True
+
+    temperature: Annotated[float, Span(0, FLOAT32_MAX)] = 0.0
+    """0 takes the most likely token, the lowest id among equals."""
+    seed: Uint32 = 0
+    top_k: Annotated[int, Range(0, 2**31 - 1)] = 0
+    """Keeps the k most likely; 0 is off."""
+    top_p: Annotated[float, Span(0, 1, above=True)] = 1.0
+    """Keeps the least set of tokens with this probability; 1 is off."""
+    min_p: Annotated[float, Span(0, 1)] = 0.0
+    """Drops what is less likely than this part of the best; 0 is off."""
+    typical_p: Annotated[float, Span(0, 1, above=True)] = 1.0
+    """Locally typical sampling; 1 is off."""
+    repeat_penalty: Annotated[float, Span(0, FLOAT32_MAX, above=True)] = 1.0
+    """Divides or multiplies the logits of seen tokens; 1 is off."""
+    presence_penalty: Float32 = 0.0
+    """Subtracted once for a seen token."""
+    frequency_penalty: Float32 = 0.0
+    """Subtracted for each time a token was seen."""
+    repeat_last_n: Annotated[int, Range(-1, 2**31 - 1)] = 64
+    """Rows back that count as seen; -1 is all."""
+    logit_bias: tuple[tuple[Token, Annotated[float, Span(-math.inf, FLOAT32_MAX)]], ...] = ()
+    """Pairs of a token and what is added to its logit; minus infinity bans it. At most 4096."""
+    grammar: Annotated[str, Line(0, MAX_GRAMMAR_BYTES)] = ""
+    """GBNF with a rule `root`; empty is none."""
+    grammar_start: Annotated[int, Range(0, 2**32 - 2)] | None = None
+    """Position of the first row that the grammar governs; None is the session's length at its first draw. A
+    session that is opened again gives the position at which the first one began to draw."""
+    top_logprobs: Annotated[int, Range(0, MAX_TOP_LOGPROBS)] = 0
+    """Most likely tokens that a drawn one brings along."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise SchemaError(f"temperature {self.temperature} is not a number of at least 0")
+        self.settle()
+        if len(self.logit_bias) > MAX_LOGIT_BIAS:
+            pairs = len(self.logit_bias)
+            raise SchemaError(f"key 'logit_bias': {pairs} pairs are more than {MAX_LOGIT_BIAS}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate(WireMap):
+    """A token that could have been drawn, with the natural logarithm of its probability."""
+
+    token: Token
+    logprob: float
+    text: bytes
+    """What the token adds to a text; may end inside a UTF-8 sequence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork(WireMap):
+    """The session whose first `position` rows a new one begins with."""
+
+    session: Number
+    position: Uint32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,10 +417,22 @@ class Inspection(Answer):
     """Bytes of each layer; 0 where a slice lacks it."""
     slice: tuple[Uint, Uint] | None
     supported: bool
+    """Whether it may be cut."""
     cut_period: Uint
-    """Cuts must be multiples of it; 0 where no cut is allowed."""
+    """Cuts must be multiples of it, and leave at least as many layers behind the last; 0 where no cut is
+    allowed."""
     reason: str
-    """Why not, where `supported` is false."""
+    """Why not, where `supported` is false; it says "serve it whole" where that is possible."""
+
+    @property
+    def allowed_cuts(self) -> tuple[int, ...]:
+        """The layers before which the model may be cut, in order. The few cuts that a model forbids besides
+        are refused by the load, with the reason."""
+        if not self.supported or self.cut_period == 0:
+            return ()
+        start, end = self.slice or (0, self.n_layer)
+        last = min(end - 1, self.n_layer - self.cut_period)
+        return tuple(layer for layer in range(start + 1, last + 1) if layer % self.cut_period == 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,10 +458,9 @@ class SliceResult(Answer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load(Request):
-    """Asks to load a shard; `layers` end 0 means up to the last layer."""
+class ShardRequest(Request):
+    """What names a shard and how it is held; `layers` end 0 means up to the last layer."""
 
-    type: ClassVar[str] = "load"
     has_progress: ClassVar[bool] = True
     model: PathText
     layers: tuple[Uint32, Uint32]
@@ -393,6 +470,32 @@ class Load(Request):
     mmap: bool = True
     mlock: bool = False
     cache_dir: PathText | None = None
+    memory_available: Uint = 0
+    """Bytes that may be taken; a load that needs more is refused before it takes any. 0 is no check."""
+    numa: Name | None = None
+    """How llama.cpp places its threads: distribute, isolate or numactl; None is not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load(ShardRequest):
+    """Asks to load a shard."""
+
+    type: ClassVar[str] = "load"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate(ShardRequest):
+    """Asks what a load of the same keys would take."""
+
+    type: ClassVar[str] = "estimate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimated(Answer):
+    """Bytes that the load would take."""
+
+    type: ClassVar[str] = "estimated"
+    memory: Memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,24 +513,31 @@ class Loaded(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open(Request):
-    """Asks for a session of exactly this identity."""
+    """Asks for a session of exactly this identity, empty or with the first rows of another."""
 
     type: ClassVar[str] = "open"
     identity: Identity
     sampling: Sampling = field(default_factory=Sampling)
+    fork: Fork | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened(Answer):
-    """The session's id, never used twice in a worker's life."""
+    """The session's id, never used twice in a worker's life; its length, and the KV cells taken."""
 
     type: ClassVar[str] = "opened"
     session: Number
+    length: Uint
+    kv_cells: Uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward(Request):
-    """Asks to compute rows of one session, from `position` on; exactly one of `tokens` and `hidden`."""
+    """Asks to compute rows of one session, from `position` on.
+
+    The first stage takes `tokens`. Others take `hidden` (in the recipe's boundary dtype) and may be given the
+    tokens that the rows stand for, one each, which penalties and grammars of the last stage look at.
+    """
 
     type: ClassVar[str] = "forward"
     large_key: ClassVar[str | None] = "hidden"
@@ -438,15 +548,16 @@ class Forward(Request):
     hidden: Rows | None = None
 
     def __post_init__(self) -> None:
-        if (self.tokens is None) == (self.hidden is None):
-            raise SchemaError("exactly one of 'tokens' and 'hidden' must be there")
-        if not len(self.tokens if self.hidden is None else self.hidden):  # type: ignore[arg-type]
+        given = [rows for rows in (self.tokens, self.hidden) if rows is not None]
+        if not given:
+            raise SchemaError("'tokens' or 'hidden' must be there")
+        if not all(len(rows) for rows in given):
             raise SchemaError("there must be at least one row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Answer):
-    """What a forward gave back; float32 rows are little-endian and row-major, times are microseconds."""
+    """What a forward gave back; rows are little-endian and row-major, times are microseconds."""
 
     type: ClassVar[str] = "result"
     session: Number
@@ -461,6 +572,8 @@ class Result(Answer):
     """Most rows that shared a step with it."""
     rows: Uint = 0
     columns: Uint = 0
+    dtype: str = "f32"
+    """Of one value: f32, f16 or bf16; logits are always f32."""
     hidden: Rows | None = None
     logits: Rows | None = None
     token: Token = -1
@@ -468,12 +581,16 @@ class Result(Answer):
     end_of_generation: bool = False
     text: bytes = b""
     """What the token adds to a text; may end inside a UTF-8 sequence."""
+    top: tuple[Candidate, ...] = ()
+    """The most likely tokens, best first, where the session's sampling asks for them."""
 
     def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            raise SchemaError(f"dtype {self.dtype!r} is none of {', '.join(DTYPE_BYTES)}")
         values = self.logits if self.hidden is None else self.hidden
         present = 0 if values is None else len(values)
-        if present != 4 * self.rows * self.columns:
-            raise SchemaError(f"{self.rows} x {self.columns} float32 values in {present} bytes")
+        if present != DTYPE_BYTES[self.dtype] * self.rows * self.columns:
+            raise SchemaError(f"{self.rows} x {self.columns} {self.dtype} values in {present} bytes")
         wanted = {Output.HIDDEN: self.hidden, Output.LOGITS: self.logits, Output.LOGITS_ALL: self.logits}
         if wanted.get(self.output, b"") is None:
             raise SchemaError(f"output {self.output.value!r} without its rows")
@@ -577,6 +694,7 @@ ANSWER_OF: dict[type[Request], type[Answer]] = {
     Inspect: Inspection,
     Slice: SliceResult,
     Load: Loaded,
+    Estimate: Estimated,
     Open: Opened,
     Forward: Result,
     Trim: Trimmed,

@@ -5,6 +5,7 @@
 #include "memory.h"
 #include "request.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,10 +13,14 @@ enum { LIMIT = 1 << 16 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void *bounded(void *block, size_t size) {
-    if (size > LIMIT) {
+static void require(bool condition) {
+    if (!condition) {
         abort();
     }
+}
+
+static void *bounded(void *block, size_t size) {
+    require(size <= LIMIT);
     if (size == 0) {
         free(block);
         return NULL;
@@ -23,7 +28,7 @@ static void *bounded(void *block, size_t size) {
     return realloc(block, size);
 }
 
-/* Reads every token that a request names, as the execution thread does. */
+/* Unpacks all that a request names, as the execution thread does. */
 static void use_tokens(const struct decode_tokens *tokens) {
     int32_t *ids = malloc((size_t)tokens->count * sizeof(*ids) + 1);
     if (ids != NULL) {
@@ -32,8 +37,25 @@ static void use_tokens(const struct decode_tokens *tokens) {
     free(ids);
 }
 
+static void use_sampling(const struct sampling_request *sampling) {
+    struct sampling_unpacked unpacked;
+    struct failure failure;
+    failure_clear(&failure);
+    if (sampling_unpack(sampling, &unpacked, &failure)) {
+        const char *grammar = unpacked.sampling.grammar;
+        require(grammar == NULL || strlen(grammar) == sampling->grammar.size);
+        require(unpacked.sampling.n_logit_bias <= LIMIT_LOGIT_BIAS);
+        for (uint32_t i = 0; i < unpacked.sampling.n_logit_bias; i++) {
+            require(unpacked.sampling.logit_bias[i].bias < INFINITY);
+        }
+    }
+    sampling_unpacked_free(&unpacked);
+}
+
 static void use(const struct request *request) {
-    if (request->type == REQUEST_FORWARD && request->as.forward.has_tokens) {
+    if (request->type == REQUEST_OPEN) {
+        use_sampling(&request->as.open.sampling);
+    } else if (request->type == REQUEST_FORWARD) {
         use_tokens(&request->as.forward.tokens);
     } else if (request->type == REQUEST_DETOKENIZE) {
         use_tokens(&request->as.detokenize.tokens);
@@ -55,9 +77,7 @@ static bool read_request(struct frame_reader *reader) {
         use(&request);
     }
     bool is_lost = !is_right && strcmp(failure.code, CODE_BAD_FRAME) == 0;
-    if (!is_right && !is_lost && strcmp(failure.code, CODE_BAD_MESSAGE) != 0) {
-        abort();
-    }
+    require(is_right || is_lost || strcmp(failure.code, CODE_BAD_MESSAGE) == 0);
     request_free(&request);
     return !is_lost;
 }
