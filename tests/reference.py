@@ -11,8 +11,7 @@ Nothing of gguf-worker is used here, so that the two can only agree by computing
 from __future__ import annotations
 
 import ctypes
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,8 @@ import llama_cpp as llama
 import numpy as np
 from gguf import GGMLQuantizationType
 
+from toy.library import log_errors_only
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -29,7 +30,7 @@ class Settings:
 
     n_ctx: int = 4096
     n_batch: int = 512
-    n_ubatch: int = 512
+    n_ubatch: int = 128
     flash_attn: bool = True
     repack: bool = True
     type_k: str = "f16"
@@ -56,25 +57,28 @@ class Greedy:
         return (len(self.prefill) + sum(len(row) for row in self.decode)) // 4
 
 
-def _log_errors(level: int, text: bytes, _user_data: object) -> None:
-    if level == 4:  # GGML_LOG_LEVEL_ERROR
-        sys.stderr.write(text.decode(errors="replace"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """Tokens of one session that share a step with others."""
 
-
-_log_callback = llama.llama_log_callback(_log_errors)  # kept alive: the library holds a bare pointer
+    session: int
+    position: int
+    tokens: Sequence[int]
 
 
 class Reference:
     """An open unsplit model. Raises OSError when stock llama.cpp cannot load it."""
 
     def __init__(self, path: Path, settings: Settings = Settings()) -> None:
-        llama.llama_log_set(_log_callback, None)
+        log_errors_only()
         llama.llama_backend_init()
         self._settings = settings
         self._model = self._load(path)
         self._context = self._create_context()
         self._vocabulary = llama.llama_model_get_vocab(self._model)
         self.n_vocab = int(llama.llama_vocab_n_tokens(self._vocabulary))
+        self.window = int(llama.llama_model_n_swa(self._model))
+        """Rows that a sliding-window layer sees; 0 where there is none."""
 
     def _load(self, path: Path) -> Any:
         parameters = llama.llama_model_default_params()
@@ -130,25 +134,50 @@ class Reference:
     def forward(self, tokens: Sequence[int], position: int, session: int = 0) -> bytes:
         """Logits of every row, `len(tokens) * n_vocab` float32 values; in pieces of n_batch."""
         size = self._settings.n_batch
-        pieces = [tokens[start : start + size] for start in range(0, len(tokens), size)]
-        starts = range(position, position + len(tokens), size)
-        return b"".join(self._decode(p, s, session) for p, s in zip(pieces, starts, strict=True))
+        pieces = [
+            Feed(session=session, position=position + start, tokens=tokens[start : start + size])
+            for start in range(0, len(tokens), size)
+        ]
+        return b"".join(self._decode([piece]) for piece in pieces)
 
-    def _decode(self, tokens: Sequence[int], position: int, session: int) -> bytes:
-        batch = llama.llama_batch_init(len(tokens), 0, 1)
+    def forward_together(self, feeds: Sequence[Feed]) -> list[bytes]:
+        """Logits of every row of each session's feed, in the calls that an engine's step is made of.
+
+        Feeds of one row are computed together, in the order given, then each longer one alone: what a batch
+        is made of can change its results, so a chain is compared under the same circumstances.
+        """
+        together = [feed for feed in feeds if len(feed.tokens) == 1]
+        calls = [together] if together else []
+        calls += [[feed] for feed in feeds if len(feed.tokens) > 1]
+        logits = {feed.session: rows for call in calls for feed, rows in self._split(call)}
+        return [logits[feed.session] for feed in feeds]
+
+    def _split(self, feeds: Sequence[Feed]) -> Iterator[tuple[Feed, bytes]]:
+        """Each feed with its own rows of one call's logits."""
+        rows, start = self._decode(feeds), 0
+        for feed in feeds:
+            end = start + len(feed.tokens) * self.n_vocab * 4
+            yield feed, rows[start:end]
+            start = end
+
+    def _decode(self, feeds: Sequence[Feed]) -> bytes:
+        n_rows = sum(len(feed.tokens) for feed in feeds)
+        batch = llama.llama_batch_init(n_rows, 0, 1)
         try:
-            batch.n_tokens = len(tokens)
-            for row, token in enumerate(tokens):
-                batch.token[row] = token
-                batch.pos[row] = position + row
-                batch.n_seq_id[row] = 1
-                batch.seq_id[row][0] = session
-                batch.logits[row] = 1
+            for feed in feeds:
+                for position, token in enumerate(feed.tokens, feed.position):
+                    row = batch.n_tokens
+                    batch.token[row] = token
+                    batch.pos[row] = position
+                    batch.n_seq_id[row] = 1
+                    batch.seq_id[row][0] = feed.session
+                    batch.logits[row] = 1
+                    batch.n_tokens += 1
             status = llama.llama_decode(self._context, batch)
             if status != 0:
                 raise RuntimeError(f"llama_decode returned {status}")
             rows = llama.llama_get_logits(self._context)
-            return ctypes.string_at(rows, len(tokens) * self.n_vocab * 4)
+            return ctypes.string_at(rows, n_rows * self.n_vocab * 4)
         finally:
             llama.llama_batch_free(batch)
 

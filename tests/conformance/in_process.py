@@ -10,7 +10,19 @@ from pathlib import Path
 
 import shard_engine
 from conformance.shard import Answer, Description, Options, Rows, Shard, ShardError, Subject
-from shard_engine import ArtifactInfo, Engine, Entry, Output, Result, ShardEngineError, Vocabulary
+from shard_engine import (
+    ArtifactInfo,
+    Engine,
+    Entry,
+    Forked,
+    Memory,
+    OpenOptions,
+    Output,
+    Result,
+    Sampling,
+    ShardEngineError,
+    Vocabulary,
+)
 
 
 @contextmanager
@@ -39,12 +51,27 @@ def _answer(result: Result) -> Answer | ShardError:
         values=b"" if rows is None else rows.data,
         n_rows=0 if rows is None else rows.n_rows,
         n_columns=0 if rows is None else rows.n_columns,
+        dtype="f32" if rows is None else rows.dtype,
         token=result.token,
         logprob=result.logprob,
+        top=result.top,
         end_of_generation=result.end_of_generation,
         text=result.text,
         length=result.length,
         kv_cells=result.kv_cells_taken,
+    )
+
+
+def _open_options(options: Options) -> OpenOptions:
+    return OpenOptions(
+        layers=options.layers,
+        recipe=options.recipe,
+        artifact=options.artifact,
+        max_sessions=options.max_sessions,
+        memory_available=options.memory_available,
+        cache_dir=options.cache_dir,
+        fault_plan=options.fault_plan,
+        on_progress=options.on_progress,
     )
 
 
@@ -53,17 +80,7 @@ class InProcessShard(Shard):
 
     def __init__(self, engine: str, options: Options) -> None:
         with _shard_errors():
-            self.engine = Engine(
-                options.model,
-                engine=engine,
-                layers=options.layers,
-                recipe=options.recipe,
-                artifact=options.artifact,
-                max_sessions=options.max_sessions,
-                cache_dir=options.cache_dir,
-                fault_plan=options.fault_plan,
-                on_progress=options.on_progress,
-            )
+            self.engine = Engine(options.model, engine=engine, **_open_options(options))
 
     @property
     def description(self) -> Description:
@@ -82,12 +99,12 @@ class InProcessShard(Shard):
             token_embedding=loaded.has_token_embedding,
             output_head=loaded.has_output_head,
             vocabulary=loaded.has_vocabulary,
-            weights_bytes=loaded.weights_bytes,
-            kv_bytes=loaded.kv_bytes,
-            compute_bytes=loaded.compute_bytes,
+            memory=loaded.memory,
             max_sessions=loaded.max_sessions,
             kv_cells=loaded.kv_cells,
+            session_cells=loaded.session_cells,
             max_batch=loaded.max_batch,
+            can_trim=loaded.can_trim,
         )
 
     @property
@@ -96,9 +113,13 @@ class InProcessShard(Shard):
             return None
         return self.engine.vocabulary()
 
-    def open_session(self, *, temperature: float = 0.0) -> int:
+    def open_session(self, sampling: Sampling | None = None) -> int:
         with _shard_errors():
-            return self.engine.session_open(temperature=temperature)
+            return self.engine.session_open(sampling)
+
+    def fork(self, source: int, position: int, sampling: Sampling | None = None) -> Forked:
+        with _shard_errors():
+            return self.engine.session_fork(source, position, sampling)
 
     def close_session(self, session: int) -> int:
         with _shard_errors():
@@ -159,6 +180,10 @@ class InProcess(Subject):
 
     def open(self, options: Options) -> Shard:
         return InProcessShard(self.engine, options)
+
+    def estimate(self, options: Options) -> Memory:
+        with _shard_errors():
+            return shard_engine.estimate(options.model, engine=self.engine, **_open_options(options))
 
     def inspect(self, model: str) -> ArtifactInfo:
         with _shard_errors():

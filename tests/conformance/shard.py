@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 import shard_engine
-from shard_engine import ArtifactInfo, Recipe, Vocabulary
+from shard_engine import ArtifactInfo, Candidate, Forked, Memory, Recipe, Sampling, Vocabulary
 
 SMALL = Recipe(n_ctx=256, n_batch=32, n_ubatch=32, n_threads=1)
 """The recipe of nearly all tests: small, so that limits are near."""
@@ -36,6 +36,7 @@ class Options:
     recipe: Recipe = SMALL
     artifact: str | None = None
     max_sessions: int = 4
+    memory_available: int = 0
     cache_dir: Path | None = None
     fault_plan: str | None = None
     on_progress: Progress | None = None
@@ -58,12 +59,12 @@ class Description:
     token_embedding: bool
     output_head: bool
     vocabulary: bool
-    weights_bytes: int
-    kv_bytes: int
-    compute_bytes: int
+    memory: Memory
     max_sessions: int
     kv_cells: int
+    session_cells: int
     max_batch: int
+    can_trim: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +81,15 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a forward gave: `values` are float32 rows as bytes, empty for outputs without rows."""
+    """What a forward gave: `values` are rows of `dtype` as bytes, empty for outputs without rows."""
 
     values: bytes
     n_rows: int
     n_columns: int
+    dtype: str
     token: int | None
     logprob: float
+    top: tuple[Candidate, ...]
     end_of_generation: bool
     text: bytes
     length: int
@@ -106,7 +109,11 @@ class Shard(ABC):
         """The special tokens, where the shard has a vocabulary."""
 
     @abstractmethod
-    def open_session(self, *, temperature: float = 0.0) -> int: ...
+    def open_session(self, sampling: Sampling | None = None) -> int: ...
+
+    @abstractmethod
+    def fork(self, source: int, position: int, sampling: Sampling | None = None) -> Forked:
+        """A session that begins with the first `position` rows of another one."""
 
     @abstractmethod
     def close_session(self, session: int) -> int:
@@ -148,7 +155,11 @@ class Shard(ABC):
 
     def forward(self, session: int, position: int, **rows: object) -> Answer:
         """One forward; raises ShardError where it failed."""
-        (answer,) = self.forward_many([Rows(session=session, position=position, **rows)])  # type: ignore[arg-type]
+        return self.forward_rows(Rows(session=session, position=position, **rows))  # type: ignore[arg-type]
+
+    def forward_rows(self, rows: Rows) -> Answer:
+        """The same, of rows that are there already."""
+        (answer,) = self.forward_many([rows])
         if isinstance(answer, ShardError):
             raise answer
         return answer
@@ -177,6 +188,10 @@ class Subject(ABC):
 
     @abstractmethod
     def open(self, options: Options) -> Shard: ...
+
+    @abstractmethod
+    def estimate(self, options: Options) -> Memory:
+        """What an open with these options would take."""
 
     @abstractmethod
     def inspect(self, model: str) -> ArtifactInfo: ...

@@ -114,8 +114,8 @@ HEADER = Path(__file__).parents[2] / "shard_engine" / "include" / "shard_engine.
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("SHARD_ENGINE_ABI_VERSION = 1", "SHARD_ENGINE_ABI_VERSION = 2", "ABI version 2"),
-        ("float temperature;", "float temperature; float top_p;", "shard_sampling has 8 bytes"),
+        ("SHARD_ENGINE_ABI_VERSION = 2", "SHARD_ENGINE_ABI_VERSION = 3", "ABI version 3"),
+        ("float bias;", "float bias, more;", "shard_logit_bias has 12 bytes"),
         ("SHARD_MESSAGE_SIZE = 1024", "SHARD_MESSAGE_SIZE = 512", "shard_error has"),
     ],
     ids=["abi version", "field", "constant"],

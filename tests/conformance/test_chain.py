@@ -42,8 +42,7 @@ def test_chain_equals_unsplit_for_several_sessions_together(
         prefill = whole.forward(alone, 0, prompt, "logits_all")
         decode = whole.forward(alone, len(prompt), prompt[:1], "logits")
         expected.append((prefill, decode))
-        for shard, session in zip(whole.shards, alone, strict=True):
-            shard.close_session(session)
+        whole.close_session(alone)
     prefills = [Feed(sessions, 0, prompt) for sessions, prompt in zip(together, prompts, strict=True)]
     decodes = [
         Feed(sessions, len(prompt), prompt[:1]) for sessions, prompt in zip(together, prompts, strict=True)

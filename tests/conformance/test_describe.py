@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from conformance.shard import SMALL, OpenShard, Subject
@@ -35,10 +37,19 @@ def test_describe_names_artifact_and_recipe(subject: Subject, open_shard: OpenSh
     loaded = open_shard(subject, max_sessions=3).description
     assert loaded.artifact == artifact.artifact_sha256
     assert loaded.layers == (0, subject.model.n_layer)
-    assert loaded.recipe == SMALL
+    assert loaded.recipe == replace(SMALL, prefill_chunk=SMALL.n_ubatch)  # what was left open is settled
     assert (loaded.n_layer, loaded.n_embd) == (artifact.n_layer, artifact.n_embd)
     assert loaded.n_vocab == artifact.n_vocab
-    assert (loaded.max_sessions, loaded.kv_cells, loaded.max_batch) == (3, SMALL.n_ctx, SMALL.n_batch)
+    assert (loaded.max_sessions, loaded.kv_cells, loaded.session_cells) == (3, SMALL.n_ctx, SMALL.n_ctx)
+    assert (loaded.max_batch, loaded.can_trim) == (SMALL.n_batch, True)
+
+
+def test_describe_counts_cells_of_sessions_apart(subject: Subject, open_shard: OpenShard) -> None:
+    """Without kv_unified every session has n_ctx cells of its own, which all count, and take their bytes."""
+    shared = open_shard(subject, max_sessions=3).description
+    apart = open_shard(subject, max_sessions=3, recipe=replace(SMALL, kv_unified=False)).description
+    assert (apart.kv_cells, apart.session_cells) == (3 * SMALL.n_ctx, SMALL.n_ctx)
+    assert apart.memory.kv_bytes == 3 * shared.memory.kv_bytes
 
 
 def test_describe_tells_shards_apart(subject: Subject, open_shard: OpenShard) -> None:
@@ -54,9 +65,9 @@ def test_describe_measures_memory(subject: Subject, open_shard: OpenShard) -> No
     small = open_shard(subject, layers=(2, 4)).description
     wide = type(SMALL)(n_ctx=2 * SMALL.n_ctx, n_batch=SMALL.n_batch, n_ubatch=SMALL.n_ubatch)
     large = open_shard(subject, layers=(2, 4), recipe=wide).description
-    assert small.weights_bytes >= small.owned_bytes > 0
-    assert large.kv_bytes == 2 * small.kv_bytes > 0
-    assert small.compute_bytes > 0
+    assert small.memory.weights_bytes >= small.owned_bytes > 0
+    assert large.memory.kv_bytes == 2 * small.memory.kv_bytes > 0
+    assert small.memory.compute_bytes > 0
 
 
 def test_describe_first_inner_and_last_stage_differ_in_vocabulary(

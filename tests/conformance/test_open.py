@@ -79,16 +79,47 @@ def test_open_batches_that_do_not_fit_are_refused(subject: Subject, recipe: Reci
         ("type_k", Recipe(n_ctx=256, n_batch=32, n_ubatch=32, type_k="f17")),
         ("type_v", Recipe(n_ctx=256, n_batch=32, n_ubatch=32, type_v="")),
         ("type_v", Recipe(n_ctx=256, n_batch=32, n_ubatch=32, type_v="q8_0", flash_attn=False)),
-        ("boundary", Recipe(n_ctx=256, n_batch=32, n_ubatch=32, boundary="bf16")),
+        ("boundary", replace(SMALL, boundary="f64")),
+        ("split_mode", replace(SMALL, split_mode="column")),
+        ("rope_scaling", replace(SMALL, rope_scaling="cubic")),
     ],
-    ids=["unknown K", "empty V", "quantised V without flash attention", "boundary"],
+    ids=["unknown K", "empty V", "quantised V without flash attention", "boundary", "split", "rope"],
 )
 def test_open_type_that_is_not_supported_is_named(subject: Subject, field: str, recipe: Recipe) -> None:
-    """A dtype that cannot be honoured is refused by name, never replaced."""
+    """A dtype or method that cannot be honoured is refused by name, never replaced."""
     error = refusal(subject, recipe=recipe)
     assert error.code == "unsupported"
     assert error.fields["field"] == f"recipe.{field}"
     assert getattr(recipe, field) in error.message
+
+
+@pytest.mark.parametrize(
+    ("field", "actual", "allowed"),
+    [
+        ("prefill_chunk", 33, "0 to 32"),
+        ("main_gpu", -1, "0 to 15"),
+        ("rope_freq_base", -1.0, "or 0"),
+        ("rope_freq_scale", float("inf"), "or 0"),
+        ("yarn_ext_factor", -2.0, "or -1"),
+        ("yarn_orig_ctx", 2**31, "0 is"),
+    ],
+)
+def test_open_number_out_of_its_range_is_named(
+    in_process_subject: Subject, field: str, actual: float, allowed: str
+) -> None:
+    """A number that no model can be run with is refused, with the values that are allowed."""
+    error = refusal(in_process_subject, recipe=replace(SMALL, **{field: actual}))  # type: ignore[arg-type]
+    assert (error.code, error.fields["field"]) == ("argument", f"recipe.{field}")
+    assert float(error.fields["actual"]) == actual
+    assert allowed in error.message
+
+
+def test_open_more_cells_than_can_be_numbered_are_refused(subject: Subject) -> None:
+    """Without kv_unified the cells of all sessions together must have numbers."""
+    recipe = replace(SMALL, n_ctx=2**30, kv_unified=False)
+    error = refusal(subject, recipe=recipe, max_sessions=4)
+    assert (error.code, error.fields["field"]) == ("argument", "recipe.n_ctx")
+    assert str(2**32) in error.message
 
 
 def test_open_other_artifact_than_expected_is_refused(subject: Subject) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from conformance.chains import open_chain
-from conformance.shard import SMALL, OpenShard, Shard, ShardError, Subject
+from conformance.chains import all_answers, open_chain
+from conformance.inputs import input_rows
+from conformance.shard import SMALL, OpenShard, Rows, Shard, ShardError, Subject
 
 
 def fill(shard: Shard, session: int, start: int, end: int) -> None:
@@ -53,19 +54,6 @@ def test_session_trim_and_replay_gives_the_same_bits(
     again = shard.forward(session, 4, output=output, **rows(4, 10))
     assert again.values == first.values[4 * width :]
     assert shard.forward(session, 10, output=output, **rows(10, 12)).values == rest.values
-
-
-def input_rows(
-    subject: Subject, open_shard: OpenShard, layers: tuple[int, int]
-) -> Callable[[int, int], dict[str, object]]:
-    """A function that gives input rows `[start, end)` of the first prompt for a shard of these layers."""
-    prompt = subject.model.prompts[0]
-    if layers[0] == 0:
-        return lambda start, end: {"tokens": prompt[start:end]}
-    before = open_shard(subject, layers=(0, layers[0]))
-    hidden = before.forward(before.open_session(), 0, tokens=prompt, output="hidden")
-    width = 4 * hidden.n_columns
-    return lambda start, end: {"hidden": hidden.values[start * width : end * width]}
 
 
 def test_session_trimmed_to_nothing_starts_anew(subject: Subject, open_shard: OpenShard) -> None:
@@ -186,13 +174,44 @@ def test_session_can_take_every_cell(subject: Subject, open_shard: OpenShard) ->
     assert shard.close_session(session) == SMALL.n_ctx
 
 
-def test_session_with_a_temperature_is_refused(subject: Subject, open_shard: OpenShard) -> None:
-    """Only greedy sampling is there yet, and says so."""
-    shard = open_shard(subject)
-    with pytest.raises(ShardError) as caught:
-        shard.open_session(temperature=0.7)
-    assert caught.value.code == "unsupported"
-    assert "0.7" in caught.value.message
+def test_sessions_apart_have_cells_of_their_own(subject: Subject, open_shard: OpenShard) -> None:
+    """Without kv_unified a session that takes all its cells leaves the others theirs, and not one more."""
+    shard = open_shard(subject, recipe=replace(SMALL, kv_unified=False), max_sessions=2)
+    one, other = shard.open_session(), shard.open_session()
+    for session in (one, other):
+        fill(shard, session, 0, SMALL.n_ctx)
+        before = shard.progress()
+        with pytest.raises(ShardError) as caught:
+            shard.forward(session, SMALL.n_ctx, tokens=[5])
+        assert caught.value.code == "capacity"
+        assert (caught.value.fields["needed"], caught.value.fields["available"]) == ("1", "0")
+        assert shard.progress() == before, "it was refused before anything was computed"
+    assert shard.kv_cells_used() == 2 * SMALL.n_ctx
+    assert shard.trim(one, 200) == SMALL.n_ctx - 200
+    assert shard.forward(one, 200, tokens=[5]).length == 201
+
+
+def test_sessions_apart_give_the_bits_of_each_alone(subject: Subject, open_shard: OpenShard) -> None:
+    """Without kv_unified sessions that share steps give the bits that each gives alone."""
+    apart = replace(SMALL, kv_unified=False)
+    prompts = subject.model.prompts
+    alone = []
+    for prompt in prompts:
+        shard = open_shard(subject, recipe=apart)
+        session = shard.open_session()
+        alone.append(
+            [shard.forward(session, i, tokens=[t], output="logits").values for i, t in enumerate(prompt)]
+        )
+    shard = open_shard(subject, recipe=apart)
+    sessions = [shard.open_session() for _ in prompts]
+    for i in range(max(map(len, prompts))):
+        alive = [which for which, prompt in enumerate(prompts) if i < len(prompt)]
+        rows = [
+            Rows(session=sessions[which], position=i, tokens=[prompts[which][i]], output="logits")
+            for which in alive
+        ]
+        answers = all_answers(shard.forward_many(rows))
+        assert [answer.values for answer in answers] == [alone[which][i] for which in alive]
 
 
 def test_sessions_interleaved_do_not_disturb_each_other(subject: Subject, open_shard: OpenShard) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import shard_engine
 from conformance.shard import Answer, Description, Options, Progress, Rows, Shard, ShardError, Subject
@@ -27,7 +27,7 @@ from gguf_worker.protocol.connection import (
     Refused,
     Resolved,
 )
-from shard_engine import ArtifactInfo, Vocabulary
+from shard_engine import ArtifactInfo, Candidate, Forked, Memory, Sampling, Vocabulary
 
 T = TypeVar("T", bound=messages.Answer)
 
@@ -148,8 +148,10 @@ def _answer(result: messages.Result) -> Answer:
         values=b"" if values is None else bytes(values),
         n_rows=result.rows,
         n_columns=result.columns,
+        dtype=result.dtype,
         token=None if result.token < 0 else result.token,
         logprob=result.logprob,
+        top=tuple(Candidate(**asdict(candidate)) for candidate in result.top),
         end_of_generation=result.end_of_generation,
         text=result.text,
         length=result.length,
@@ -157,20 +159,32 @@ def _answer(result: messages.Result) -> Answer:
     )
 
 
+def _shard_keys(options: Options) -> dict[str, Any]:
+    """The keys that a load and an estimate have in common."""
+    return {
+        "model": options.model,
+        "layers": options.layers,
+        "recipe": Recipe(**asdict(options.recipe)),
+        "artifact": options.artifact,
+        "max_sessions": options.max_sessions,
+        "memory_available": options.memory_available,
+        "cache_dir": None if options.cache_dir is None else str(options.cache_dir),
+    }
+
+
+def _sampling(sampling: Sampling | None) -> messages.Sampling:
+    if sampling is None:
+        return messages.Sampling()
+    return messages.Sampling(**{**asdict(sampling), "logit_bias": tuple(sampling.logit_bias)})
+
+
 class WorkerShard(Shard):
     """A worker that has loaded one shard."""
 
     def __init__(self, engine: str, options: Options) -> None:
         self.client = WorkerClient(engine, fault_plan=options.fault_plan, on_progress=options.on_progress)
-        load = messages.Load(
-            model=options.model,
-            layers=options.layers,
-            recipe=Recipe(**asdict(options.recipe)),
-            artifact=options.artifact,
-            max_sessions=options.max_sessions,
-            cache_dir=None if options.cache_dir is None else str(options.cache_dir),
-        )
         try:
+            load = messages.Load(**_shard_keys(options))
             self.loaded = self.client.request(load, messages.Loaded)
         except BaseException:
             self.client.kill()
@@ -194,7 +208,7 @@ class WorkerShard(Shard):
             token_embedding=loaded.ownership.token_embedding,
             output_head=loaded.ownership.output_head,
             vocabulary=loaded.ownership.vocabulary,
-            **asdict(loaded.memory),
+            memory=Memory(**asdict(loaded.memory)),
             **asdict(loaded.capacity),
         )
 
@@ -202,11 +216,18 @@ class WorkerShard(Shard):
     def specials(self) -> Vocabulary | None:
         return None if self.loaded.vocabulary is None else Vocabulary(**asdict(self.loaded.vocabulary))
 
-    def open_session(self, *, temperature: float = 0.0) -> int:
-        request = messages.Open(
-            identity=self.loaded.identity.asked(), sampling=messages.Sampling(temperature=temperature)
-        )
-        return self.client.request(request, messages.Opened).session
+    def open_session(self, sampling: Sampling | None = None) -> int:
+        return self._open(sampling, None).session
+
+    def fork(self, source: int, position: int, sampling: Sampling | None = None) -> Forked:
+        opened = self._open(sampling, messages.Fork(session=source, position=position))
+        assert opened.length == position
+        return Forked(session=opened.session, kv_cells_taken=opened.kv_cells)
+
+    def _open(self, sampling: Sampling | None, fork: messages.Fork | None) -> messages.Opened:
+        identity = self.loaded.identity.asked()
+        request = messages.Open(identity=identity, sampling=_sampling(sampling), fork=fork)
+        return self.client.request(request, messages.Opened)
 
     def close_session(self, session: int) -> int:
         return self.client.request(messages.Close(session=session), messages.Closed).kv_cells_freed
@@ -272,6 +293,10 @@ class ThroughWorker(Subject):
 
     def open(self, options: Options) -> Shard:
         return WorkerShard(self.engine, options)
+
+    def estimate(self, options: Options) -> Memory:
+        estimated = self._once(messages.Estimate(**_shard_keys(options)), messages.Estimated)
+        return Memory(**asdict(estimated.memory))
 
     def inspect(self, model: str) -> ArtifactInfo:
         request = messages.Inspect(model=model, cache_dir=str(self.cache_dir))

@@ -17,6 +17,7 @@ import pytest
 from reference import Reference, Settings
 from shard_engine import Engine, Output, Recipe, ShardEngineError, Status, inspect, slice_artifact
 from tally import Tally
+from toy.architectures import VARIANTS, build
 
 PROMPT = [5, 17, 99, 34, 120, 7, 61, 200]
 THREADS = 2
@@ -71,6 +72,25 @@ def test_slices_without_their_artifact(
             engine.close()
     with Reference(model, Settings(threads=THREADS)) as reference:
         tally.check(reference.greedy(PROMPT, steps=1).prefill, actual, f"{kind} in slices")
+
+
+@pytest.mark.parametrize("name", ["gemma", "gemma3", "glm4", "gpt2", "qwen"])
+def test_slices_of_other_architectures(name: str, tmp_path: Path, tally: Tally) -> None:
+    """The same where rows are scaled, go into the graph, get positions added, or the head cannot be tied."""
+    model = build(VARIANTS[name], tmp_path)
+    info = inspect(model)
+    middle = info.cut_period * (info.n_layer // info.cut_period // 2)
+    paths = [tmp_path / "first.gguf", tmp_path / "last.gguf"]
+    for path, layers in zip(paths, [(0, middle), (middle, info.n_layer)], strict=True):
+        slice_artifact(model, layers, path)
+    engines = [Engine(path, recipe=RECIPE) for path in paths]
+    try:
+        actual = run_chain(engines, PROMPT)
+    finally:
+        for engine in engines:
+            engine.close()
+    with Reference(model, Settings(threads=THREADS)) as reference:
+        tally.check(reference.greedy(PROMPT, steps=1).prefill, actual, f"{name} in slices")
 
 
 def test_slice_of_everything(build_toy: Callable[[str], Path], tmp_path: Path, tally: Tally) -> None:

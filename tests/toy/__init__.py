@@ -3,6 +3,8 @@
     path = build("llama-q4_k", folder)      # a real GGUF that stock llama.cpp loads
     path = build_malformed("not-a-gguf", folder)
 
+Models of other architectures than `llama` are in `toy.architectures`.
+
 Every model has a vocabulary that any text can be written in (256 bytes and some pieces), seeded random
 weights whose logits are well spread, and quantised tensors made by the library's own quantiser.
 """

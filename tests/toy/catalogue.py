@@ -27,6 +27,8 @@ class Toy:
     """Files of the split set; 1 is a single file."""
     vocabulary: str = "spm"
     """`spm` (SentencePiece with byte tokens) or `bpe` (GPT-2 bytes and merges)."""
+    further_tokens: int = 0
+    """Tokens of an `spm` vocabulary that are in no text; without them it has 315."""
     biases: bool = False
     """Bias vectors on attention and feed-forward matrices."""
     rope_factors: bool = False
@@ -64,6 +66,8 @@ KINDS: dict[str, Toy] = {
     },
     "llama-q8_0-tied": Toy(weights=Type.Q8_0),
     "llama-q4_k-tied": Toy(weights=Type.Q4_K, embedding=Type.Q6_K),
+    # 320 rows of the head are a multiple of 8, so that the library repacks a copy of it.
+    "llama-q4_k-repacked-head": Toy(weights=Type.Q4_K, further_tokens=5),
     "llama-moe4": Toy(experts=4, experts_used=2, tied=False),
     "llama-moe8-q8_0": Toy(weights=Type.Q8_0, experts=8, experts_used=2, ff=256),
     "llama-moe4-q4_k": Toy(weights=Type.Q4_K, experts=4, experts_used=2, tied=False),

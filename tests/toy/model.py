@@ -41,7 +41,7 @@ def write_toy(toy: Toy, path: Path, name: str, architecture: str = "llama") -> N
     writer = GGUFWriter(path, architecture, split_max_tensors=per_file)
     writer.add_name(name)
     _add_hyperparameters(writer, toy)
-    n_vocab = add_spm(writer) if toy.vocabulary == "spm" else add_bpe(writer)
+    n_vocab = add_spm(writer, toy.further_tokens) if toy.vocabulary == "spm" else add_bpe(writer)
     writer.add_vocab_size(n_vocab)
     for tensor, values, kind in _tensors(toy, n_vocab):
         _add_tensor(writer, tensor, values, kind)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from pathlib import Path
 
-import llama_cpp
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 from gguf import quant_shape_to_byte_shape
 from numpy.typing import NDArray
 
+from toy.library import ggml_base
+
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    folder = Path(llama_cpp.__file__).parent / "lib"
-    found = sorted(folder.glob("libggml-base.so")) + sorted(folder.glob("libggml-base.dylib"))
-    library = ctypes.CDLL(str(found[0]))
+    library = ggml_base()
     library.ggml_quantize_chunk.restype = ctypes.c_size_t
     library.ggml_quantize_chunk.argtypes = [
         ctypes.c_int,

@@ -64,14 +64,17 @@ _PIECES = [
 ]
 
 
-def add_spm(writer: GGUFWriter) -> int:
-    """SentencePiece: three specials, 256 byte tokens and some pieces. Returns the number of tokens."""
+def add_spm(writer: GGUFWriter, further: int = 0) -> int:
+    """SentencePiece: three specials, 256 byte tokens, some pieces, and `further` ones that are in no text.
+    Returns the number of tokens."""
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)] + list(_PIECES)
     types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256
     types += [TokenType.NORMAL] * len(_PIECES)
+    tokens += [f"<{number}>" for number in range(further)]
+    types += [TokenType.UNUSED] * further
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
-    writer.add_token_scores([0.0] * 259 + [float(-rank) for rank in range(len(_PIECES))])
+    writer.add_token_scores([0.0] * 259 + [float(-rank) for rank in range(len(tokens) - 259)])
     writer.add_token_types(types)
     writer.add_unk_token_id(0)
     writer.add_bos_token_id(1)
