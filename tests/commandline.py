@@ -33,6 +33,7 @@ class CommandLine:
         *arguments: str | Path,
         wrapper: Sequence[str] = (),
         before_exec: Callable[[], None] | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> subprocess.CompletedProcess[str]:
         """Runs it to its end; `wrapper` is a command that runs the rest of its arguments."""
         return subprocess.run(
@@ -41,7 +42,7 @@ class CommandLine:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
             preexec_fn=before_exec,
         )

@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from fakes import LAYERS, SETTINGS, spec
+from fakes import LAYERS, MODEL, SETTINGS, spec
 from gguf_worker import ExitCause, FinishReason, Output, Progress, Recipe, Route, SessionChain, ShardSpec
 from gguf_worker.errors import (
     LoadRejected,
@@ -168,6 +168,29 @@ async def test_chain_after_a_cancelled_forward_goes_on_exactly() -> None:
         assert chain.position == len(PROMPT)
         second = await chain.forward([50], Output.LOGITS_ALL)
     assert [first.logits, second.logits] == expected
+
+
+async def test_chain_that_cannot_be_undone_says_so_and_starts_again() -> None:
+    """Recurrent state cannot be trimmed: after a cancelled forward such a chain refuses to go on, until it is
+    trimmed to nothing."""
+    recurrent = [replace(one, model=f"{MODEL},recurrent=1") for one in shards(4, 8)]
+    hanging = [recurrent[0], replace(recurrent[1], fault_plan="hang@2"), recurrent[2]]
+    async with Route.start(recurrent, settings=SETTINGS) as route:
+        expected = await logits_of(route, [PROMPT])
+    async with Route.start(hanging, settings=SETTINGS) as route, route.open_chain() as chain:
+        await chain.forward(PROMPT, Output.NONE)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(chain.forward, [40, 41], Output.NONE)
+            with anyio.fail_after(10):
+                while (await route.workers[1].health()).state != "computing":
+                    pass
+            tasks.cancel_scope.cancel()
+        for _ in range(2):
+            with pytest.raises(RequestError) as caught:
+                await chain.forward([50], Output.NONE)
+            assert caught.value.code == "unsupported"
+        await chain.trim(0)
+        assert [(await chain.forward(PROMPT, Output.LOGITS_ALL)).logits] == expected
 
 
 async def kill_a_stage_in_mid_generation(route: Route) -> None:

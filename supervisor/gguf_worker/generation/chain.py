@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Self
 
 import anyio
@@ -23,10 +24,11 @@ PIECES_BETWEEN_STAGES = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Rows on their way from one stage to the next."""
+    """Rows on their way from one stage to the next, with the tokens that they stand for."""
 
-    tokens: Sequence[int] | None = None
+    tokens: Sequence[int]
     hidden: Buffer | None = None
+    """None on the way to the first stage."""
     is_last: bool
 
 
@@ -34,7 +36,11 @@ class SessionChain:
     """One session per stage. Boundary rows go from stage to stage as they came, without a copy.
 
     Where a forward fails or is cancelled, stages may have come to different lengths; all of them then
-    forget what they computed of it before anything else is done.
+    forget what they computed of it before anything else is done. Stages with recurrent state cannot
+    (`capacity.can_trim` is false): such a chain then refuses to go on, with code `unsupported`, until it is
+    trimmed to 0.
+
+    An async context manager: leaving it ends the sessions.
     """
 
     def __init__(self, sessions: Sequence[Session], workers: Sequence[Worker]) -> None:
@@ -43,14 +49,27 @@ class SessionChain:
         self._trim_first: int | None = None
 
     @classmethod
-    async def open(cls, workers: Sequence[Worker], sampling: Sampling, owner: AsyncExitStack) -> Self:
-        """Opens a session on each worker; `owner` ends those that were opened, whatever happens."""
-        sessions = []
-        for worker in workers:
-            session = await worker.open_session(sampling=sampling)
-            owner.push_async_callback(session.release)
-            sessions.append(session)
-        return cls(sessions, workers)
+    async def open(cls, workers: Sequence[Worker], sampling: Sampling | None = None) -> Self:
+        """Opens a session on each worker; where one cannot be had, those before it are ended."""
+        return cls(await _all(worker.open_session(sampling=sampling) for worker in workers), workers)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.release()
+
+    async def release(self) -> None:
+        """Ends the sessions whatever happened before, the last stage's first."""
+        for session in reversed(self._sessions):
+            await session.release()
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """One per stage, in order. Whoever moves one of them by itself moves all of them."""
+        return tuple(self._sessions)
 
     @property
     def position(self) -> int:
@@ -68,17 +87,30 @@ class SessionChain:
             self._trim_first = start
             raise
 
+    async def fork(self, position: int | None = None, sampling: Sampling | None = None) -> SessionChain:
+        """A new chain that holds the first `position` rows of this one (all by default) on every stage,
+        without computing them again. It draws as this one does unless `sampling` says otherwise."""
+        position = self.position if position is None else position
+        self._check_inside(position, "forked at")
+        if self._trim_first is not None:
+            await self.trim(self._trim_first)
+        forks = await _all(session.fork(position, sampling) for session in self._sessions)
+        return SessionChain(forks, self._workers)
+
     async def trim(self, position: int) -> None:
         """Forgets every row from `position` on, on every stage."""
-        if not 0 <= position <= self.position:
-            raise LocalProtocolError(
-                f"the chain has {self.position} rows and cannot be trimmed to {position}",
-                fields={"expected": f"0 to {self.position}", "actual": str(position)},
-            )
+        self._check_inside(position, "trimmed to")
         self._trim_first = position
         for session in self._sessions:
             await session.trim(position)
         self._trim_first = None
+
+    def _check_inside(self, position: int, what: str) -> None:
+        if not 0 <= position <= self.position:
+            raise LocalProtocolError(
+                f"the chain has {self.position} rows and cannot be {what} {position}",
+                fields={"expected": f"0 to {self.position}", "actual": str(position)},
+            )
 
     async def _forward(self, tokens: Sequence[int], output: Output) -> Result:
         if len(self._sessions) == 1:
@@ -92,7 +124,9 @@ class SessionChain:
         return await _last(self._sessions[-1], piece, output)
 
     def _pieces(self, tokens: Sequence[int], output: Output) -> list[Piece]:
+        """One prefill chunk each, so that the stages soon have something to do at the same time."""
         most = min(
+            self._workers[0].identity.recipe.prefill_chunk,
             *(worker.max_rows(Output.HIDDEN) for worker in self._workers[:-1]),
             self._workers[-1].max_rows(output),
         )
@@ -115,6 +149,18 @@ class SessionChain:
         return join_results(results)
 
 
+async def _all(opening: Iterable[Awaitable[Session]]) -> list[Session]:
+    """Opens one session after the other; where one cannot be had, none stays open."""
+    async with AsyncExitStack() as opened:
+        sessions = []
+        for one in opening:
+            session = await one
+            opened.push_async_callback(session.release)
+            sessions.append(session)
+        opened.pop_all()
+    return sessions
+
+
 async def _run_boundary(
     session: Session, source: MemoryObjectReceiveStream[Piece], sink: MemoryObjectSendStream[Piece]
 ) -> None:
@@ -132,8 +178,10 @@ async def _run_last(
 
 
 async def _boundary(session: Session, piece: Piece) -> Piece:
-    result = await session.forward_piece(tokens=piece.tokens, hidden=piece.hidden, output=Output.HIDDEN)
-    return Piece(hidden=result.hidden, is_last=piece.is_last)
+    """Through a stage that draws nothing, and so has no use for tokens beside hidden rows."""
+    tokens = piece.tokens if piece.hidden is None else None
+    result = await session.forward_piece(tokens=tokens, hidden=piece.hidden, output=Output.HIDDEN)
+    return Piece(tokens=piece.tokens, hidden=result.hidden, is_last=piece.is_last)
 
 
 async def _last(session: Session, piece: Piece, output: Output) -> Result:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import TracebackType
 from typing import Self
 
 from gguf_worker.generation.chain import SessionChain
 from gguf_worker.generation.timings import Timings
-from gguf_worker.protocol.messages import Output, Result, Sampling
+from gguf_worker.protocol.messages import Candidate, Output, Result, Sampling
 from gguf_worker.supervision.worker import Worker
 
 
@@ -36,6 +35,8 @@ class Step:
     """What it adds to the text; may end inside a UTF-8 sequence. Empty for the token that ends a
     generation."""
     end_of_generation: bool
+    top: tuple[Candidate, ...]
+    """The most likely tokens, best first: as many as the sampling's `top_logprobs`."""
     finish_reason: FinishReason | None
     """Set on the last step."""
 
@@ -66,9 +67,10 @@ class Generation:
         self.tokens: list[int] = []
         self.timings = Timings()
         self.finish_reason: FinishReason | None = None
+        self.sampling = _settled(sampling, len(self.prompt))
+        """How it draws, in full: another chain that is given the same tokens with it draws the same."""
         self._workers = workers
         self._max_tokens = max_tokens
-        self._sampling = sampling
         self._steps = self._run()
 
     def __aiter__(self) -> AsyncIterator[Step]:
@@ -87,8 +89,7 @@ class Generation:
         await self._steps.aclose()
 
     async def _run(self) -> AsyncGenerator[Step, None]:
-        async with AsyncExitStack() as owner:
-            chain = await SessionChain.open(self._workers, self._sampling, owner)
+        async with await SessionChain.open(self._workers, self.sampling) as chain:
             result = await self._prefill(chain)
             while True:
                 step = self._step(result, chain)
@@ -120,6 +121,7 @@ class Generation:
             logprob=result.logprob,
             text_bytes=b"" if result.end_of_generation else result.text,
             end_of_generation=result.end_of_generation,
+            top=result.top,
             finish_reason=self.finish_reason,
         )
 
@@ -130,3 +132,11 @@ class Generation:
         if len(self.tokens) >= self._max_tokens or context_is_full:
             return FinishReason.LENGTH
         return None
+
+
+def _settled(sampling: Sampling, n_prompt: int) -> Sampling:
+    """With the position from which a grammar governs: left open, it would be that of the first draw, which is
+    another one where a session is opened again and given what was drawn as well."""
+    if sampling.grammar and sampling.grammar_start is None:
+        return replace(sampling, grammar_start=n_prompt)
+    return sampling

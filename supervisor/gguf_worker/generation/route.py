@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -11,6 +11,7 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
+from gguf_worker._tasks import plain_task_group
 from gguf_worker.errors import GgufWorkerError, WorkerDied
 from gguf_worker.generation.chain import SessionChain
 from gguf_worker.generation.generate import Generation
@@ -35,7 +36,6 @@ class Route:
     def __init__(self, supervisors: Sequence[Supervisor]) -> None:
         self.supervisors = tuple(supervisors)
         """One per stage, in order; after the route was left they say how each ended."""
-        self._workers: dict[int, Worker] = {}
         self._failure: BaseException | None = None
         self._settled = anyio.Event()
         self._tasks: TaskGroup
@@ -91,8 +91,9 @@ class Route:
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """The ready workers, in order."""
-        return tuple(self._workers[index] for index in sorted(self._workers))
+        """The newest worker of each stage, in order; one that died is there until another took its place, and
+        its calls raise WorkerDied."""
+        return tuple(s.worker for s in self.supervisors if s.worker is not None)
 
     @property
     def tokenizer(self) -> Worker | None:
@@ -100,6 +101,13 @@ class Route:
         return next((worker for worker in self.workers if worker.ownership.vocabulary), None)
 
     # ---- what it does ----
+
+    async def wait_ready(self) -> None:
+        """Returns when every stage is ready, again where it was before: with the identity that it had. Raises
+        as `Supervisor.wait_ready`."""
+        async with plain_task_group() as tasks:
+            for supervisor in self.supervisors:
+                tasks.start_soon(supervisor.wait_ready)
 
     async def tokenize(self, text: str | bytes, *, add_special: bool = True) -> list[int]:
         """The tokens of a text. Where no stage has a vocabulary, the last one refuses: code `not_owned`."""
@@ -114,8 +122,8 @@ class Route:
     @asynccontextmanager
     async def open_chain(self, *, sampling: Sampling | None = None) -> AsyncIterator[SessionChain]:
         """One session on each stage, for callers that drive the steps themselves."""
-        async with AsyncExitStack() as owner:
-            yield await SessionChain.open(self.workers, sampling or Sampling(), owner)
+        async with await SessionChain.open(self.workers, sampling) as chain:
+            yield chain
 
     # ---- its stages ----
 
@@ -123,8 +131,7 @@ class Route:
         """Owns one supervisor until the route is left."""
         try:
             async with self.supervisors[index] as worker:
-                self._workers[index] = worker
-                if len(self._workers) == len(self.supervisors):
+                if len(self.workers) == len(self.supervisors):
                     self._settled.set()
                 await self._watch_until_settled(worker)
                 await anyio.sleep_forever()
