@@ -126,6 +126,29 @@ class IdentityMismatch(StartupError):
     default_code = "identity"
 
 
+class PlanError(GgufWorkerError):
+    """Raised when a model cannot be divided as it was asked."""
+
+    default_code = "plan"
+
+
+class Unreleased(StartupError):
+    """Raised when something of a worker that ended is still there, so that no other takes its place."""
+
+    default_code = "unreleased"
+
+
+class GivenUp(StartupError):
+    """Raised when a worker has died too often to be started again. `causes` are its last failures, oldest
+    first; `exit` is how the last one ended."""
+
+    default_code = "given_up"
+
+    def __init__(self, message: str, *, causes: tuple[str, ...]) -> None:
+        super().__init__(message, fields={"causes": "; ".join(causes)})
+        self.causes = causes
+
+
 class RouteError(GgufWorkerError):
     """Raised when shards do not form one complete model."""
 

@@ -37,7 +37,11 @@ NONE = OomEvidence.NONE
         (KILLED, None, False, (), OomEvidence.PROVEN, ExitCause.OUT_OF_MEMORY_PROVEN),
         (RawStatus(signal=signal.SIGSEGV), None, False, (), OomEvidence.PROVEN, ExitCause.SIGNAL_OTHER),
         (KILLED, HANG, True, (signal.SIGKILL,), NONE, ExitCause.HANG),
-        (RawStatus(exit_code=3, stolen=True), None, False, (), NONE, ExitCause.STATUS_STOLEN),
+        (RawStatus(stolen=True), None, False, (), NONE, ExitCause.STATUS_STOLEN),
+        (RawStatus(stolen=True), None, True, (signal.SIGTERM,), NONE, ExitCause.STATUS_STOLEN),
+        (RawStatus(exit_code=3, stolen=True), None, False, (), NONE, ExitCause.EXIT_CODE),
+        (RawStatus(exit_code=0, stolen=True), None, True, (), NONE, ExitCause.CLEAN),
+        (RawStatus(signal=signal.SIGSEGV, stolen=True), None, False, (), NONE, ExitCause.SIGNAL_OTHER),
     ],
 )
 def test_classify_names_the_cause(

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from gguf_worker import ExitCause, ShardSpec, StopDeadlines, StopRung, Supervisor, WorkerSettings
+from gguf_worker import (
+    ExitCause,
+    RestartPolicy,
+    ShardSpec,
+    StopDeadlines,
+    StopRung,
+    Supervisor,
+    WorkerSettings,
+)
 from gguf_worker.errors import (
     GgufWorkerError,
     IdentityMismatch,
@@ -38,6 +46,7 @@ def settings_for(
         hello_timeout_s=hello_timeout_s,
         load_stall_timeout_s=stall_s,
         end_of_stream_grace_s=0.2,
+        restart=RestartPolicy.never(),
         stop=StopDeadlines(request_s=stop_s, eof_s=stop_s, terminate_s=stop_s),
     )
 

@@ -13,7 +13,6 @@ from gguf_worker.errors import PinMismatch
 from gguf_worker.protocol.messages import Build, Load
 from gguf_worker.supervision.lifecycle import TRANSITIONS, Event, Lifecycle, LifecycleError
 from gguf_worker.supervision.pin import check_pin
-from gguf_worker.supervision.watched import ProgressWatch
 
 
 @pytest.mark.parametrize(
@@ -26,6 +25,7 @@ from gguf_worker.supervision.watched import ProgressWatch
         ([Event.HELLO, Event.LOADED, Event.DIED, Event.GIVE_UP], WorkerState.FAILED),
         ([Event.DIED, Event.RETRY, Event.HELLO, Event.LOADED], WorkerState.READY),
         ([Event.DIED, Event.STOP], WorkerState.STOPPED),
+        ([Event.HELLO, Event.REFUSED, Event.RESET, Event.HELLO], WorkerState.LOADING),
     ],
 )
 def test_lifecycle_moves_by_its_table(events: list[Event], state: WorkerState) -> None:
@@ -44,22 +44,22 @@ def test_lifecycle_refuses_what_is_not_in_its_table() -> None:
     assert lifecycle.state is WorkerState.STARTING
 
 
-def test_lifecycle_can_reach_every_state_and_ends_in_two() -> None:
-    """No state is unreachable; only stopped and failed are left by nothing."""
+def test_lifecycle_can_reach_every_state_and_ends() -> None:
+    """No state is unreachable; stopped is left by nothing, failed by nothing but a reset."""
     assert set(TRANSITIONS.values()) | {WorkerState.STARTING} == set(WorkerState)
-    assert set(WorkerState) - {before for before, _ in TRANSITIONS} == {
-        WorkerState.STOPPED,
-        WorkerState.FAILED,
-    }
+    assert set(WorkerState) - {before for before, _ in TRANSITIONS} == {WorkerState.STOPPED}
+    assert [event for before, event in TRANSITIONS if before is WorkerState.FAILED] == [Event.RESET]
 
 
 def test_spec_becomes_a_load_request_with_every_key() -> None:
     """Each key of `load` comes from the specification."""
-    request = spec((2, 5), artifact="a" * 64, max_sessions=7, mmap=False, mlock=True, cache_dir="/c")
-    load = request.load_request()
-    assert {field.name for field in fields(Load)} <= {field.name for field in fields(request)}
-    for field in fields(Load):
-        assert getattr(load, field.name) == getattr(request, field.name)
+    request = spec(
+        (2, 5), artifact="a" * 64, max_sessions=7, mmap=False, mlock=True, cache_dir="/c", numa="isolate"
+    )
+    load = request.load_request(memory_available=123)
+    assert load.memory_available == 123
+    for name in {field.name for field in fields(Load)} - {"memory_available"}:
+        assert getattr(load, name) == getattr(request, name)
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,3 @@ def test_pin_that_differs_names_both_versions_and_the_remedy() -> None:
     with pytest.raises(PinMismatch, match=r"pip install llama-cpp-python==0\.3\.36") as caught:
         check_pin(build("0.3.36"), "0.3.35")
     assert (caught.value.fields["expected"], caught.value.fields["actual"]) == ("0.3.36", "0.3.35")
-
-
-def test_progress_watch_counts_from_the_last_change() -> None:
-    """Only another reading is progress, however often the same one comes."""
-    watch = ProgressWatch(10.0)
-    watch.observe(("load", 5), 12.0)
-    watch.observe(("load", 5), 14.0)
-    assert watch.still_for(15.0) == 3.0
-    watch.observe(("load", 6), 15.0)
-    assert watch.still_for(15.5) == 0.5

@@ -44,7 +44,7 @@ async def test_worker_attests_what_was_asked(worker: Worker) -> None:
     """A ready worker's identity, ownership and build are its own words, and they match the specification."""
     assert (worker.identity.start, worker.identity.end) == (0, 12)
     assert worker.identity.recipe.n_threads > 0
-    assert worker.identity.recipe == Recipe(n_threads=worker.identity.recipe.n_threads)
+    assert worker.identity.recipe == Recipe(n_threads=worker.identity.recipe.n_threads, prefill_chunk=512)
     assert worker.ownership.layers == (0, 12)
     assert worker.ownership.owned_layers == 12
     assert worker.ownership.token_embedding
@@ -126,8 +126,8 @@ async def test_error_frame_is_raised_with_its_fields_and_disturbs_nobody(worker:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"output": "none"}, "exactly one"),
-        ({"output": "none", "tokens": [1], "hidden": bytes(32)}, "exactly one"),
+        ({"output": "none"}, "'tokens' or 'hidden' must be there"),
+        ({"output": "none", "tokens": [1], "hidden": b""}, "at least one row"),
         ({"output": "none", "tokens": []}, "at least one row"),
         ({"output": "everything", "tokens": [1]}, "everything"),
     ],

@@ -28,13 +28,6 @@ pytestmark = pytest.mark.anyio
 UVLOOP = {"use_uvloop": True}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _libuv_is_initialised() -> None:
-    """libuv opens one pipe for the whole process the first time it is used; no test shall be blamed for
-    it."""
-    anyio.run(anyio.sleep, 0, backend_options=UVLOOP)
-
-
 async def test_supervisor_shows_state_pid_identity_and_restarts() -> None:
     """What a supervisor is can be seen from outside at any time."""
     supervisor = Supervisor(spec(), settings=SETTINGS)

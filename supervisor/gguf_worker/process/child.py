@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -15,17 +16,22 @@ import anyio
 import psutil
 
 from gguf_worker.errors import SpawnFailed
+from gguf_worker.process import survivors
 from gguf_worker.process.death import Reaper, reaper_of
 from gguf_worker.process.exit import RawStatus
 from gguf_worker.process.oom import OomWatch
 from gguf_worker.process.pidfd import exit_status_from_pidfd, open_pidfd
 from gguf_worker.process.pipes import Descriptor, open_pipe
+from gguf_worker.process.shared_memory import SharedMemoryWatch
 
 POLL_INTERVAL_S = 0.02
 """Where there is no pidfd, how often the end of the process is looked for."""
+LAST_RESORT_S = 1.0
+"""How long the event loop may be held up for a process that was killed to end."""
+LAST_RESORT_POLL_S = 0.002
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class ChildProcess:
     """A worker process in a process group of its own, with pipes on its three standard streams."""
 
@@ -37,6 +43,9 @@ class ChildProcess:
     started: float
     """Of the monotonic clock, in seconds."""
     oom_watch: OomWatch
+    shared_memory: SharedMemoryWatch
+    mark: str
+    """In the environment of the process and of all that it starts."""
     signals_sent: set[int] = field(default_factory=set)
     status: RawStatus | None = None
     """Set once the process is reaped."""
@@ -48,7 +57,7 @@ class ChildProcess:
         """Starts the process. Call it on the event loop's thread: the kernel kills the worker when the
         *thread* that spawned it ends, and a thread of a pool may end at any time. There is no await in
         here, so a child never exists without its owner."""
-        oom_watch = OomWatch.begin()
+        oom_watch, mark = OomWatch.begin(), survivors.new_mark()
         ends: list[int] = []
         try:
             for _ in range(3):
@@ -59,7 +68,7 @@ class ChildProcess:
                 stdin=child_stdin,
                 stdout=child_stdout,
                 stderr=child_stderr,
-                env=dict(environment),
+                env={**environment, survivors.VARIABLE: mark},
                 close_fds=True,
                 restore_signals=True,  # a C program expects SIGPIPE to be what it was before Python
                 process_group=0,
@@ -71,7 +80,7 @@ class ChildProcess:
         for end in (stdin, stdout, stderr):
             os.set_blocking(end, False)
         pidfd = open_pidfd(popen.pid)
-        return cls(
+        child = cls(
             pid=popen.pid,
             stdin=Descriptor(stdin),
             stdout=Descriptor(stdout),
@@ -79,9 +88,13 @@ class ChildProcess:
             pidfd=None if pidfd is None else Descriptor(pidfd),
             started=time.monotonic(),
             oom_watch=oom_watch,
+            shared_memory=SharedMemoryWatch(popen.pid),
+            mark=mark,
             _popen=popen,
             _reaper=reaper_of(popen.pid),
         )
+        _OWNED.add(child)
+        return child
 
     @property
     def descriptors(self) -> tuple[Descriptor, ...]:
@@ -92,6 +105,13 @@ class ChildProcess:
     @property
     def uptime_s(self) -> float:
         return time.monotonic() - self.started
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the process now; 0 once it has ended."""
+        try:
+            return int(psutil.Process(self.pid).memory_info().rss)
+        except psutil.Error:
+            return 0
 
     async def wait_for_end(self) -> None:
         """Returns when the process has ended; it is not reaped yet, so its pid cannot have another owner."""
@@ -135,11 +155,11 @@ class ChildProcess:
         """The last resort, without an await: kills what is there and closes every descriptor."""
         if self.status is None:
             self.signal_group(signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._popen.wait(timeout=1)
-            code = self._popen.returncode
-            if code is not None:
-                self._settle(RawStatus(signal=-code) if code < 0 else RawStatus(exit_code=code))
+            deadline = time.monotonic() + LAST_RESORT_S
+            while not self._reaper.has_ended() and time.monotonic() < deadline:
+                time.sleep(LAST_RESORT_POLL_S)
+            if self._reaper.has_ended():
+                self.reap()
         for descriptor in self.descriptors:
             descriptor.close()
 
@@ -157,6 +177,21 @@ class ChildProcess:
         if self.pidfd is None or not self.pidfd.is_open:
             return None
         return exit_status_from_pidfd(self.pidfd.number)
+
+
+_OWNED: weakref.WeakSet[ChildProcess] = weakref.WeakSet()
+
+
+def _let_go_in_forked_process() -> None:
+    """A process that this one forks (multiprocessing does) has copies of all our descriptors. With them it
+    would keep a worker from seeing the end of its input, and us from seeing the end of its output. They are
+    closed as they are: to tell the event loop of it would unregister them from the parent's epoll."""
+    for child in list(_OWNED):
+        for descriptor in child.descriptors:
+            descriptor.close_quietly()
+
+
+os.register_at_fork(after_in_child=_let_go_in_forked_process)
 
 
 def _living_members(group: int) -> list[int]:

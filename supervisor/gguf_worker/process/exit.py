@@ -33,7 +33,7 @@ class ExitCause(StrEnum):
     IDENTITY_MISMATCH = "identity_mismatch"
     """What it attested is not what was asked, and it was stopped."""
     STATUS_STOLEN = "status_stolen"
-    """It ended, but somebody else in this program took its exit status."""
+    """It ended, but somebody else in this program took its exit status, and the kernel did not keep it."""
 
 
 class StopRung(StrEnum):
@@ -96,6 +96,9 @@ class ExitReport:
     """The last lines that the worker wrote."""
     stop_rung: StopRung
     uptime_s: float
+    status_stolen: bool = False
+    """Somebody else in this program took the exit status (a `waitpid(-1)`, an ignored SIGCHLD); where it is
+    known nevertheless, the kernel had kept it."""
 
     def describe(self) -> str:
         """One line: what ended, how, why, and the worker's last words."""
@@ -105,6 +108,14 @@ class ExitReport:
         if self.stderr_tail:
             parts.append(f"last stderr line: {self.stderr_tail[-1]}")
         return "; ".join(parts)
+
+    def kind(self) -> str:
+        """The cause, with the signal or status where that is the cause: equal for equal failures."""
+        if self.cause is ExitCause.SIGNAL_OTHER and self.signal is not None:
+            return f"{self.cause.value} {signal_name(self.signal)}"
+        if self.cause is ExitCause.EXIT_CODE:
+            return f"{self.cause.value} {self.exit_code}"
+        return self.cause.value
 
     def status_text(self) -> str:
         """`exit status 3`, `signal 9 (SIGKILL)` or `status unknown`."""
@@ -133,7 +144,7 @@ def classify(
     """The cause of an end, from everything that is known of it."""
     if fault is not None:
         return fault.cause
-    if status.stolen:
+    if status.signal is None and status.exit_code is None and status.stolen:
         return ExitCause.STATUS_STOLEN
     if status.signal is None:
         return _cause_of_code(status.exit_code, asked_to_stop)

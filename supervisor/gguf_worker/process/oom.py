@@ -34,7 +34,8 @@ class OomWatch:
         kills = _count_kills()
         if kills is None or self.kills_before is None or kills <= self.kills_before:
             return OomEvidence.NONE
-        named = names_killed(_kernel_log(), pid, self.started_us)
+        # The log has a clock of its own, which the monotonic one is steered away from over the days.
+        named = names_killed(_kernel_log(), pid, self.started_us - self.started_us // 1000)
         return OomEvidence.PROVEN if named else OomEvidence.PROBABLE
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import struct
 import sys
 
@@ -16,6 +17,8 @@ _INFO = struct.Struct("<QQ11Ii")
 _INFO_BYTES = 64
 _PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11
 _PIDFD_INFO_EXIT = 1 << 3
+
+_REAPED_WITHIN_MS = 50
 
 
 def open_pidfd(pid: int) -> int | None:
@@ -30,7 +33,14 @@ def open_pidfd(pid: int) -> int | None:
 
 def exit_status_from_pidfd(pidfd: int) -> RawStatus | None:
     """What the kernel kept of a process that somebody else reaped (since Linux 6.15); None where it has
-    nothing."""
+    nothing.
+
+    The descriptor tells of the end a moment before the kernel has put the status away, where it reaps by
+    itself because SIGCHLD is ignored; when that is done it hangs up.
+    """
+    reaped = select.poll()
+    reaped.register(pidfd, 0)
+    reaped.poll(_REAPED_WITHIN_MS)
     request = bytearray(_INFO_BYTES)
     struct.pack_into("<Q", request, 0, _PIDFD_INFO_EXIT)
     try:

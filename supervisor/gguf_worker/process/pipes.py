@@ -33,10 +33,15 @@ class Descriptor:
     def close(self) -> None:
         """Closes it once; a task that waits for it is woken first."""
         if self._open:
-            self._open = False
             # Outside an event loop, or on one that is shutting down, nobody can be waiting.
             with contextlib.suppress(Exception):
                 anyio.notify_closing(self.number)
+            self.close_quietly()
+
+    def close_quietly(self) -> None:
+        """Closes it once, and tells nobody in this process."""
+        if self._open:
+            self._open = False
             os.close(self.number)
 
     def verify_closed(self) -> bool:

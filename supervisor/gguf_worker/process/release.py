@@ -5,24 +5,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import anyio
+import psutil
 
+from gguf_worker.process import survivors
 from gguf_worker.process.child import ChildProcess
 from gguf_worker.process.exit import StopRung
 from gguf_worker.protocol.messages import Bye
 
-GROUP_DEADLINE_S = 1.0
-GROUP_POLL_S = 0.005
+SURVIVORS_DEADLINE_S = 1.0
+SURVIVORS_POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseReport:
-    """Each claim was checked with the kernel; what could not be verified is named in `unreleased`."""
+    """Each claim was checked with the kernel; what could not be verified is named in `unreleased`.
+
+    A worker of which anything is unreleased is not started again: what it holds would be missing.
+    """
 
     pid: int
     stop_rung: StopRung
     process_reaped: bool
     descriptors_closed: bool
+    """All that this process had of it."""
     group_empty: bool
+    """No living process is left in its process group."""
+    survivors: tuple[int, ...]
+    """Processes that it had started, in whatever group, and that could not be ended."""
+    shared_memory: tuple[str, ...]
+    """Named shared memory that it was seen to hold and that is still there."""
+    resident_before_bytes: int
+    """Resident memory of the process when it was told to stop; where it ended by itself, when it had become
+    ready, or had said hello. 0 where it never did."""
+    resident_after_bytes: int
+    """Of whatever is left of it and of all that it started: 0 once every process has ended."""
     bye: Bye | None
     """What the worker itself said it released; None where it had no time to say so."""
     unreleased: tuple[str, ...]
@@ -32,32 +48,48 @@ class ReleaseReport:
         return not self.unreleased
 
 
-async def measure_release(child: ChildProcess, *, stop_rung: StopRung, bye: Bye | None) -> ReleaseReport:
-    """Checks what is left of an ended process, and waits a moment for what it started."""
+async def measure_release(
+    child: ChildProcess, *, stop_rung: StopRung, bye: Bye | None, resident_before_bytes: int = 0
+) -> ReleaseReport:
+    """Ends what the process started and left, wherever it is, and checks what is left of it then."""
     reaped = child.status is not None
-    group_empty = reaped and await _group_empties(child)
+    living = await _end_survivors(child) if reaped else survivors.marked(child.mark)
     still_open = [d.number for d in child.descriptors if not d.verify_closed()]
+    group_empty = reaped and child.group_is_empty()
+    others = tuple(process.pid for process in living if process.pid != child.pid)
+    shared_memory = tuple(child.shared_memory.left()) if reaped else ()
     unreleased = []
     if not reaped:
         unreleased.append(f"process {child.pid} has not ended")
     elif not group_empty:
         unreleased.append(f"process group {child.pid} still has a process in it")
+    if others:
+        unreleased.append(f"processes {list(others)}, which it started, have not ended")
     if still_open:
         unreleased.append(f"descriptors {still_open} are still open")
+    if shared_memory:
+        unreleased.append(f"shared memory is still there: {', '.join(shared_memory)}")
     return ReleaseReport(
         pid=child.pid,
         stop_rung=stop_rung,
         process_reaped=reaped,
         descriptors_closed=not still_open,
         group_empty=group_empty,
+        survivors=others,
+        shared_memory=shared_memory,
+        resident_before_bytes=resident_before_bytes,
+        resident_after_bytes=survivors.resident_bytes(living),
         bye=bye,
         unreleased=tuple(unreleased),
     )
 
 
-async def _group_empties(child: ChildProcess) -> bool:
-    """What was left in the group was killed; its new parent needs a moment to reap it."""
-    with anyio.move_on_after(GROUP_DEADLINE_S):
-        while not child.group_is_empty():  # noqa: ASYNC110 - the kernel tells nobody of it
-            await anyio.sleep(GROUP_POLL_S)
-    return child.group_is_empty()
+async def _end_survivors(child: ChildProcess) -> list[psutil.Process]:
+    """Kills what carries the worker's mark until nothing does; a new parent needs a moment to reap it."""
+    living = survivors.marked(child.mark)
+    with anyio.move_on_after(SURVIVORS_DEADLINE_S):
+        while living or not child.group_is_empty():
+            survivors.kill(living)
+            await anyio.sleep(SURVIVORS_POLL_S)
+            living = survivors.marked(child.mark)
+    return living

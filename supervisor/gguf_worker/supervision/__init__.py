@@ -1,7 +1,7 @@
 """Supervision of one worker: settings, lifecycle, requests in flight, attested identity."""
 
 from gguf_worker.supervision.lifecycle import WorkerState
-from gguf_worker.supervision.oneshot import inspect, slice_artifact
+from gguf_worker.supervision.oneshot import estimate, inspect, slice_artifact
 from gguf_worker.supervision.session import Session
 from gguf_worker.supervision.settings import WorkerSettings, default_cache_dir
 from gguf_worker.supervision.spec import ShardSpec
@@ -16,6 +16,7 @@ __all__ = [
     "WorkerSettings",
     "WorkerState",
     "default_cache_dir",
+    "estimate",
     "inspect",
     "slice_artifact",
 ]

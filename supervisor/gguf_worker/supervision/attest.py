@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from gguf_worker.errors import IdentityMismatch
-from gguf_worker.identity import Difference, Recipe, differences, error_fields, recipe_values
+from gguf_worker.identity import Difference, Identity, Recipe, differences, error_fields, recipe_values
 from gguf_worker.protocol.messages import Loaded
 from gguf_worker.supervision.spec import ShardSpec
 
@@ -17,6 +17,14 @@ def check_attested(spec: ShardSpec, loaded: Loaded) -> None:
     that the engine counted must be those of the range.
     """
     found = differences(_asked(spec, loaded), _attested(loaded))
+    if found:
+        raise IdentityMismatch(_message(found), fields=error_fields(found))
+
+
+def check_unchanged(before: Identity, loaded: Loaded) -> None:
+    """Raises IdentityMismatch where a worker that took another's place holds anything else, down to the bytes
+    of the file that the library maps."""
+    found = differences(asdict(before), asdict(loaded.identity))
     if found:
         raise IdentityMismatch(_message(found), fields=error_fields(found))
 
@@ -35,10 +43,14 @@ def _asked(spec: ShardSpec, loaded: Loaded) -> dict[str, object]:
 
 
 def _asked_recipe(spec: ShardSpec, loaded: Loaded) -> Recipe:
-    """The number of threads may be left to the engine."""
-    if spec.recipe.n_threads == 0:
-        return replace(spec.recipe, n_threads=loaded.identity.recipe.n_threads)
-    return spec.recipe
+    """The recipe with what it left open settled: the number of threads may be any, a prefill chunk of 0
+    stands for the ubatch."""
+    recipe = spec.recipe
+    return replace(
+        recipe,
+        n_threads=recipe.n_threads or loaded.identity.recipe.n_threads,
+        prefill_chunk=recipe.prefill_chunk or recipe.n_ubatch,
+    )
 
 
 def _asked_range(spec: ShardSpec, loaded: Loaded) -> tuple[int, int]:

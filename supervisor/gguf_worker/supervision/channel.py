@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from gguf_worker.errors import (
     VersionMismatch,
     WorkerStopped,
 )
+from gguf_worker.logs import bound_ids
 from gguf_worker.process.pipes import Descriptor
 from gguf_worker.process.transport import FrameWriter, Ticket, read_now, read_while
 from gguf_worker.protocol.connection import (
@@ -37,12 +39,16 @@ from gguf_worker.protocol.messages import (
     Bye,
     Cancel,
     Close,
+    Closed,
+    Health,
     Hello,
+    Open,
     Opened,
     Progress,
     Request,
     Shutdown,
 )
+from gguf_worker.supervision.trace import Outcome, is_traced, trace
 
 logger = logging.getLogger("gguf_worker.supervision")
 
@@ -61,6 +67,8 @@ class Pending:
     """Of the event loop's clock."""
     on_progress: ProgressCallback | None = None
     ticket: Ticket | None = None
+    submitted: float = field(default_factory=time.monotonic)
+    ids: Mapping[str, object] = field(default_factory=bound_ids)
     _resolved: anyio.Event = field(default_factory=anyio.Event)
     outcome: Answer | GgufWorkerError | None = None
 
@@ -102,6 +110,8 @@ class Channel:
     process is gone. Nothing in here waits without one of these three coming.
     """
 
+    pid: int
+    """Of the worker, for logs."""
     connection: HostConnection
     stdin: Descriptor
     stdout: Descriptor
@@ -110,6 +120,18 @@ class Channel:
     on_stream_end: Callable[[str], None]
     """The worker closed its end of a pipe, as the text says; it should be gone soon."""
     bye: Bye | None = None
+    health: Health | None = None
+    """The last one that the worker told, whoever asked."""
+    sessions: set[int] = field(default_factory=set)
+    """Sessions that the worker has opened and not yet closed."""
+    opens_sessions: bool = True
+    """False while the worker is drained."""
+    n_frames: int = 0
+    """Frames that came from the worker."""
+    n_moves: int = 0
+    """Of these, answers of the execution thread and reports of its progress."""
+    phase: str = ""
+    """What the last report of progress was about."""
     _greeted: anyio.Event = field(default_factory=anyio.Event)
     _refusal: RequestError | None = None
     _pending: dict[int, Pending] = field(default_factory=dict)
@@ -118,6 +140,7 @@ class Channel:
     _last_unsent_id: int = 0
     _next_look: float = math.inf
     _look_sooner: anyio.Event = field(default_factory=anyio.Event)
+    _quiet: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
         self._writer = FrameWriter(
@@ -139,6 +162,11 @@ class Channel:
         return self._refusal
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the worker is gone, or given up."""
+        return self._end is not None
+
+    @property
     def in_flight(self) -> dict[int, str]:
         """The ids and types of requests that somebody waits for."""
         return self.connection.in_flight
@@ -154,6 +182,8 @@ class Channel:
             raise self._ended_error()
         if self.connection.state is ConnectionState.STOPPING:
             raise WorkerStopped(f"{request.type!r} was not sent: the worker is being stopped")
+        if isinstance(request, Open) and not self.opens_sessions:
+            raise WorkerStopped("the worker is being drained and opens no session; ask another worker")
         outgoing = self._register(request)
         pending = Pending(
             request=request,
@@ -210,6 +240,7 @@ class Channel:
             self._undo(pending.outcome)
             return
         del self._pending[pending.id]
+        self._tell_if_quiet()
         if isinstance(pending.request, Close):
             # Nobody but this request can end its session, so it stays on its way.
             self.connection.abandon(pending.id)
@@ -227,6 +258,13 @@ class Channel:
             return False
         self._send_unattended(Shutdown())
         return True
+
+    async def drained(self) -> None:
+        """Opens no more sessions; returns when none is open and nobody waits for an answer."""
+        self.opens_sessions = False
+        while self.sessions or self._pending:
+            self._quiet = anyio.Event()
+            await self._quiet.wait()
 
     def close_input(self) -> None:
         """Gives the worker its end of file."""
@@ -274,8 +312,10 @@ class Channel:
         self._end = error
         waiting, self._pending = self._pending, {}
         for pending in waiting.values():
-            pending.resolve(error())
+            self._settle(pending, error())
+        self.sessions.clear()
         self._greeted.set()
+        self._quiet.set()
 
     # ---- in ----
 
@@ -286,7 +326,7 @@ class Channel:
     def _expire(self, now: float) -> None:
         for pending in [p for p in self._pending.values() if p.deadline <= now]:
             self.abandon(pending)
-            pending.resolve(_timeout(pending))
+            self._settle(pending, _timeout(pending))
 
     def _take(self, count: int) -> bool:
         """Handles `count` bytes that were read; False when there is nothing more to read."""
@@ -312,6 +352,7 @@ class Channel:
             self.on_stream_end("it closed its stdout")
 
     def _handle(self, event: Event) -> None:
+        self.n_frames += 1
         match event:
             case HelloReceived():
                 self._greeted.set()
@@ -321,19 +362,49 @@ class Channel:
             case ByeReceived(bye=bye):
                 self.bye = bye
             case ProgressReceived(id=request_id, progress=progress):
+                self.n_moves += 1
+                self.phase = progress.phase
                 if request_id in self._pending:
                     self._pending[request_id].report(progress)
             case Resolved():
                 self._resolve(event)
 
     def _resolve(self, event: Resolved) -> None:
-        if isinstance(event.outcome, Bye):
-            self.bye = event.outcome
+        if not event.request.answered_by_control_thread:
+            self.n_moves += 1
+        match event.outcome:
+            case Bye():
+                self.bye = event.outcome
+            case Health():
+                self.health = event.outcome
+            case Opened(session=session):
+                self.sessions.add(session)
+            case Closed(session=session):
+                self.sessions.discard(session)
         pending = self._pending.pop(event.id, None)
         if pending is not None:
-            pending.resolve(event.outcome)
+            self._settle(pending, event.outcome)
         else:
             self._undo(event.outcome)
+        self._tell_if_quiet()
+
+    def _settle(self, pending: Pending, outcome: Answer | GgufWorkerError) -> None:
+        pending.resolve(outcome)
+        if is_traced(outcome):
+            trace(
+                Outcome(
+                    worker_pid=self.pid,
+                    request_id=pending.id,
+                    request=pending.request,
+                    ids=pending.ids,
+                    duration_s=time.monotonic() - pending.submitted,
+                    outcome=outcome,
+                )
+            )
+
+    def _tell_if_quiet(self) -> None:
+        if not self.sessions and not self._pending:
+            self._quiet.set()
 
     def _undo(self, outcome: Answer | GgufWorkerError | None) -> None:
         """An answer came that nobody fetches. Only an opened session outlives its request; nobody else

@@ -38,9 +38,10 @@ from gguf_worker.process.release import ReleaseReport, measure_release
 from gguf_worker.process.stderr import StderrRing
 from gguf_worker.process.stop import StopLadder
 from gguf_worker.process.transport import read_now, read_while
-from gguf_worker.protocol.connection import HostConnection
+from gguf_worker.protocol.connection import ConnectionState, HostConnection
 from gguf_worker.protocol.messages import Hello
 from gguf_worker.supervision.channel import Channel
+from gguf_worker.supervision.hang import HangWatch
 from gguf_worker.supervision.pin import check_pin, installed_library_version
 from gguf_worker.supervision.settings import WorkerSettings
 
@@ -71,11 +72,11 @@ class WorkerCommand:
 class Life:
     """A worker process that has said hello, as an async context manager.
 
-    Its tasks read frames, write them, watch deadlines, read stderr and watch the process end. What the
-    others see of a dying worker (an end of file, a broken pipe) only hurries the last one, which alone
-    decides how it ended and tells everybody who waits. Leaving the context stops the process by the ladder,
-    reaps it, closes every descriptor and measures what was released; a task that is being cancelled does
-    all of this too.
+    Its tasks read frames, write them, watch deadlines and progress, read stderr and watch the process end.
+    What the others see of a dying worker (an end of file, a broken pipe) only hurries the last one, which
+    alone decides how it ended and tells everybody who waits. Leaving the context stops the process by the
+    ladder, reaps it, closes every descriptor and measures what was released; a task that is being cancelled
+    does all of this too.
     """
 
     def __init__(
@@ -84,13 +85,14 @@ class Life:
         settings: WorkerSettings,
         *,
         on_stderr: Callable[[str], None] | None = None,
-        on_end: Callable[[], None] | None = None,
+        on_end: Callable[[Life], None] | None = None,
     ) -> None:
         """`on_end` is called when `exit` is known, before any pending request hears of it."""
         self._command = command
         self._on_end = on_end
         self._settings = settings
         self._fault: Fault | None = None
+        self._resident_before_bytes = 0
         self._version_mismatch: VersionMismatch | None = None
         self._task_scopes: list[anyio.CancelScope] = []
         self._stream_ended = anyio.Event()
@@ -98,7 +100,8 @@ class Life:
         self._stderr_chunk = memoryview(bytearray(STDERR_CHUNK_BYTES))
         self.stderr = StderrRing(max_lines=settings.stderr_lines, on_line=on_stderr)
         self.ended = anyio.Event()
-        """Set when the process is reaped and every pending request was failed."""
+        """Set when the process is reaped (or, hanging, not even ended by SIGKILL) and every pending request
+        was failed."""
         self.exit: ExitReport | None = None
         self.release: ReleaseReport | None = None
         self.hello: Hello
@@ -117,6 +120,7 @@ class Life:
         try:
             self._start_tasks()
             self.hello = await self._handshake()
+            self.look_at_memory()
         except BaseException as error:
             await self._finish()
             if isinstance(error, StartupError):
@@ -132,14 +136,25 @@ class Life:
     # ---- for the owner ----
 
     @property
-    def kill_deadline_s(self) -> float:
-        """How long a killed process may take to be gone."""
-        return self._settings.stop.kill_s
+    def uptime_s(self) -> float:
+        """Since the spawn."""
+        return self._child.uptime_s
+
+    def look_at_memory(self) -> None:
+        """Notes what the process holds now, while it can be asked of the kernel; shared memory is looked for
+        when it has ended."""
+        self._child.shared_memory.look()
+        self._resident_before_bytes = self._child.resident_bytes()
 
     def condemn(self, cause: ExitCause, detail: str) -> None:
         """Ends the process at once, because of what it did; the first cause stands."""
         self.blame(cause, detail)
         self._child.signal_group(signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Ends the process at once, because its owner asks for it."""
+        if self.pid is not None and self.exit is None:
+            self._child.signal_group(signal.SIGKILL)
 
     def blame(self, cause: ExitCause, detail: str) -> None:
         """Records why the process will have ended, without ending it."""
@@ -155,6 +170,7 @@ class Life:
         self._child = ChildProcess.spawn(self._command.arguments(self._settings), environment)
         self.pid = self.stderr.pid = self._child.pid
         self.channel = Channel(
+            pid=self._child.pid,
             connection=HostConnection(max_frame_bytes=self._settings.max_frame_bytes),
             stdin=self._child.stdin,
             stdout=self._child.stdout,
@@ -172,6 +188,7 @@ class Life:
     def _start_tasks(self) -> None:
         for work in (
             self._watch_end,
+            self._watch_progress,
             self._hurry_after_stream_end,
             self._read_stderr,
             self.channel.run_reader,
@@ -235,6 +252,17 @@ class Life:
         if not self.ended.is_set() and not self._is_stopping:
             self.condemn(ExitCause.PROTOCOL_ERROR, f"{self._stream_detail} and it lived on")
 
+    async def _watch_progress(self) -> None:
+        """Ends a worker that hangs. One that SIGKILL does not end (it is stuck in the kernel) is given up:
+        nobody waits for it for ever."""
+        detail = await HangWatch(self.channel, self._settings).run()
+        self.condemn(ExitCause.HANG, detail)
+        with anyio.move_on_after(self._settings.stop.kill_s):
+            await self.ended.wait()
+        if self.exit is None:
+            self._fault = Fault(cause=ExitCause.HANG, detail=f"{detail}, and SIGKILL did not end it")
+            self._conclude(RawStatus(), frozenset(self._child.signals_sent))
+
     async def _read_stderr(self) -> None:
         await read_while(self._child.stderr, self._take_stderr)
 
@@ -250,7 +278,9 @@ class Life:
         self.channel.drain(self._settings.max_frame_bytes + PIPE_BYTES)
         self._drain_stderr()
         signals_sent = frozenset(self._child.signals_sent)
-        self._conclude(self._child.reap(), signals_sent)
+        status = self._child.reap()
+        if self.exit is None:
+            self._conclude(status, signals_sent)
 
     def _drain_stderr(self) -> None:
         for _ in range(PIPE_BYTES // STDERR_CHUNK_BYTES):
@@ -278,9 +308,10 @@ class Life:
             stderr_tail=self.stderr.tail(),
             stop_rung=self._ladder.rung,
             uptime_s=child.uptime_s,
+            status_stolen=status.stolen,
         )
         if self._on_end is not None:
-            self._on_end()
+            self._on_end(self)
         self.channel.end(self._ended_error)
         self.ended.set()
 
@@ -291,11 +322,14 @@ class Life:
         return refusal.message if refusal is not None else self._stream_detail_of_crash()
 
     def _stream_detail_of_crash(self) -> str:
-        return "" if self._is_stopping else self._stream_detail
+        """An end inside a frame is worth telling; a plain one is how every death looks from here."""
+        inside_a_frame = self.channel.connection.state is ConnectionState.BROKEN
+        return self._stream_detail if inside_a_frame and not self._is_stopping else ""
 
     def _ended_error(self) -> GgufWorkerError:
         assert self.exit is not None
-        if self.exit.cause in (ExitCause.CLEAN, ExitCause.SIGNAL_OURS):
+        stopped = self._is_stopping and self.exit.cause is ExitCause.STATUS_STOLEN
+        if stopped or self.exit.cause in (ExitCause.CLEAN, ExitCause.SIGNAL_OURS):
             return WorkerStopped(f"worker {self.exit.pid} was stopped")
         return WorkerDied(self.exit)
 
@@ -307,6 +341,8 @@ class Life:
 
     async def _finish(self) -> None:
         """Stops, reaps, closes and measures, whatever state the process is in."""
+        if not self.ended.is_set():
+            self.look_at_memory()
         try:
             with anyio.CancelScope(shield=True):
                 await self._ladder.descend()
@@ -325,7 +361,10 @@ class Life:
             self._let_go()
             with anyio.CancelScope(shield=True):
                 self.release = await measure_release(
-                    self._child, stop_rung=self._ladder.rung, bye=self.channel.bye
+                    self._child,
+                    stop_rung=self._ladder.rung,
+                    bye=self.channel.bye,
+                    resident_before_bytes=self._resident_before_bytes,
                 )
 
     def _let_go(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -35,6 +36,8 @@ class Event(StrEnum):
     """The process that was asked to stop has ended."""
     RETRY = "retry"
     GIVE_UP = "give_up"
+    RESET = "reset"
+    """Someone who mended the cause wants it tried again."""
 
 
 _S, _E = WorkerState, Event
@@ -54,6 +57,7 @@ TRANSITIONS: dict[tuple[WorkerState, Event], WorkerState] = {
     (_S.BACKOFF, _E.STOP): _S.STOPPED,
     (_S.BACKOFF, _E.RETRY): _S.STARTING,
     (_S.BACKOFF, _E.GIVE_UP): _S.FAILED,
+    (_S.FAILED, _E.RESET): _S.STARTING,
 }
 
 
@@ -67,13 +71,22 @@ class Lifecycle:
     """The state of one supervised worker."""
 
     state: WorkerState = WorkerState.STARTING
+    on_change: Callable[[WorkerState, WorkerState], None] | None = None
+    """Told of each move, from where to where."""
+
+    def can(self, event: Event) -> bool:
+        """Whether the table has such a step from here."""
+        return (self.state, event) in TRANSITIONS
 
     def apply(self, event: Event) -> WorkerState:
         """Moves on; raises LifecycleError where the table has no such step."""
+        before = self.state
         try:
-            self.state = TRANSITIONS[self.state, event]
+            self.state = TRANSITIONS[before, event]
         except KeyError:
             raise LifecycleError(
-                f"{event.value!r} cannot happen to a worker that is {self.state.value}"
+                f"{event.value!r} cannot happen to a worker that is {before.value}"
             ) from None
+        if self.on_change is not None:
+            self.on_change(before, self.state)
         return self.state

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
-from gguf_worker.protocol.messages import Inspect, Inspection, Slice, SliceResult
+from gguf_worker.protocol.messages import Estimated, Inspect, Inspection, Memory, Slice, SliceResult
 from gguf_worker.supervision.channel import ProgressCallback
 from gguf_worker.supervision.life import Life, WorkerCommand
 from gguf_worker.supervision.settings import WorkerSettings, default_cache_dir
+from gguf_worker.supervision.spec import ShardSpec
 from gguf_worker.supervision.watched import watched_request
 
 
@@ -26,9 +27,30 @@ async def inspect(
     settings = settings or WorkerSettings()
     request = Inspect(model=os.fspath(model), cache_dir=cache_dir or str(default_cache_dir()))
     async with Life(WorkerCommand(engine=engine), settings) as life:
-        return await watched_request(
-            life, request, Inspection, stall_s=settings.load_stall_timeout_s, on_progress=on_progress
+        return await watched_request(life, request, Inspection, on_progress=on_progress)
+
+
+async def estimate(
+    spec: ShardSpec,
+    *,
+    settings: WorkerSettings | None = None,
+    on_progress: ProgressCallback | None = None,
+) -> Memory:
+    """What a shard would take: bytes of weights, KV and compute buffers. Nothing of it is loaded; the shard's
+    file is written to the cache where it is not there yet.
+
+    Raises StartupError, RequestError (not found, malformed, range, unsupported, ...) or WorkerDied.
+    """
+    settings = settings or WorkerSettings()
+    command = WorkerCommand(engine=spec.engine, fault_plan=spec.fault_plan)
+    async with Life(command, settings) as life:
+        estimated = await watched_request(
+            life,
+            spec.estimate_request(),
+            Estimated,
+            on_progress=on_progress,
         )
+    return estimated.memory
 
 
 async def slice_artifact(
@@ -55,6 +77,4 @@ async def slice_artifact(
         cache_dir=cache_dir or str(default_cache_dir()),
     )
     async with Life(WorkerCommand(engine=engine), settings) as life:
-        return await watched_request(
-            life, request, SliceResult, stall_s=settings.load_stall_timeout_s, on_progress=on_progress
-        )
+        return await watched_request(life, request, SliceResult, on_progress=on_progress)

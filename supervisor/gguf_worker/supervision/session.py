@@ -10,7 +10,7 @@ import anyio
 
 from gguf_worker._schema import Buffer
 from gguf_worker.errors import GgufWorkerError, LocalProtocolError, RequestError
-from gguf_worker.protocol.messages import Output, Result
+from gguf_worker.protocol.messages import Fork, Output, Result, Sampling
 
 if TYPE_CHECKING:
     from gguf_worker.supervision.worker import Worker
@@ -25,13 +25,15 @@ class Session:
     before anything else, every row past the position that its user knows of.
     """
 
-    def __init__(self, *, worker: Worker, session_id: int) -> None:
+    def __init__(self, *, worker: Worker, session_id: int, position: int, sampling: Sampling) -> None:
         self._worker = worker
         self._uncertain = False
         self._closed = False
+        self.sampling = sampling
+        """How it draws tokens, for as long as it is open."""
         self.id = session_id
         """The worker's number for it, never used twice in a worker's life."""
-        self.position = 0
+        self.position = position
         """Rows that the session holds: where the next one goes."""
 
     def __repr__(self) -> str:
@@ -52,7 +54,8 @@ class Session:
         hidden: Buffer | None = None,
         output: Output | str,
     ) -> Result:
-        """Appends rows and gives what `output` names; more rows than one step takes go in pieces.
+        """Appends rows and gives what `output` names; more rows than one step takes go in pieces. `hidden`
+        may come with the tokens that its rows stand for, which sampling may look at.
 
         Where a later piece fails, the rows of the earlier ones stay; `position` says how many there are.
         """
@@ -77,27 +80,38 @@ class Session:
         hidden: Buffer | None = None,
         output: Output | str,
     ) -> Result:
-        """Appends rows in one request, as they are."""
+        """Appends rows in one request, as they are.
+
+        Where the model has recurrent state and what was computed cannot be undone, the worker has closed the
+        session: the error has the field `session_closed`.
+        """
         await self._resolve_uncertainty()
         self._uncertain = True
         try:
             result = await self._worker.forward(
                 session=self.id, position=self.position, output=output, tokens=tokens, hidden=hidden
             )
-        except (RequestError, LocalProtocolError):
-            self._uncertain = False  # refused or undone: the session is as it was
+        except (RequestError, LocalProtocolError) as error:
+            self._uncertain = False  # refused or undone: the session is as it was, or it is no more
+            self._closed = self._closed or "session_closed" in error.fields
             raise
         self._uncertain = False
         self.position = result.length
         return result
 
+    async def fork(self, position: int | None = None, sampling: Sampling | None = None) -> Session:
+        """A new session that holds the first `position` rows of this one (all by default), without computing
+        them again. It draws as this one does unless `sampling` says otherwise."""
+        position = self.position if position is None else position
+        self._check_inside(position, "forked at")
+        await self._resolve_uncertainty()
+        return await self._worker.open_session(
+            sampling=sampling or self.sampling, fork=Fork(session=self.id, position=position)
+        )
+
     async def trim(self, position: int) -> int:
         """Forgets every row from `position` on; gives the KV cells that became free."""
-        if not 0 <= position <= self.position:
-            raise LocalProtocolError(
-                f"session {self.id} has {self.position} rows and cannot be trimmed to {position}",
-                fields={"expected": f"0 to {self.position}", "actual": str(position)},
-            )
+        self._check_inside(position, "trimmed to")
         before, uncertain = self.position, self._uncertain
         # A trim that is cancelled may have happened: only the rows before `position` are certain.
         self.position, self._uncertain = position, True
@@ -125,6 +139,13 @@ class Session:
             except GgufWorkerError:
                 return  # a worker that is gone or stuck holds no session that anybody could still use
 
+    def _check_inside(self, position: int, what: str) -> None:
+        if not 0 <= position <= self.position:
+            raise LocalProtocolError(
+                f"session {self.id} has {self.position} rows and cannot be {what} {position}",
+                fields={"expected": f"0 to {self.position}", "actual": str(position)},
+            )
+
     async def _resolve_uncertainty(self) -> None:
         if self._uncertain:
             await self.trim(self.position)
@@ -132,16 +153,20 @@ class Session:
     def _pieces(
         self, tokens: Sequence[int] | None, hidden: Buffer | None, most: int
     ) -> Iterator[tuple[Sequence[int] | None, Buffer | None]]:
-        if tokens is not None and hidden is None:
-            for start in range(0, max(1, len(tokens)), most):
-                yield tokens[start : start + most], None
-        elif hidden is not None and tokens is None:
-            rows = memoryview(hidden).cast("B") if len(hidden) else memoryview(b"")
-            step = most * 4 * self._worker.model.n_embd
-            for start in range(0, max(1, len(rows)), step):
-                yield None, rows[start : start + step]
-        else:
-            raise LocalProtocolError("forward: exactly one of 'tokens' and 'hidden' must be there")
+        row_bytes = self._worker.row_bytes
+        rows = None if hidden is None else memoryview(hidden).cast("B") if len(hidden) else memoryview(b"")
+        if tokens is not None and rows is not None and len(tokens) * row_bytes != len(rows):
+            raise LocalProtocolError(
+                f"forward: {len(tokens)} tokens beside {len(rows)} bytes of hidden rows of {row_bytes}; "
+                "give one token for each row"
+            )
+        n_rows = len(tokens or ()) if rows is None else -(-len(rows) // row_bytes)
+        for start in range(0, max(1, n_rows), most):
+            end = start + most
+            yield (
+                None if tokens is None else tokens[start:end],
+                None if rows is None else rows[start * row_bytes : end * row_bytes],
+            )
 
 
 _OF_EVERY_ROW = (Output.HIDDEN, Output.LOGITS_ALL)
@@ -160,10 +185,12 @@ def join_results(results: Sequence[Result]) -> Result:
         batch_rows=max(result.batch_rows for result in results),
         rows=sum(result.rows for result in results),
         columns=last.columns,
+        dtype=last.dtype,
         hidden=None if last.hidden is None else b"".join(result.hidden or b"" for result in results),
         logits=None if last.logits is None else b"".join(result.logits or b"" for result in results),
         token=last.token,
         logprob=last.logprob,
         end_of_generation=last.end_of_generation,
         text=last.text,
+        top=last.top,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from gguf_worker.errors import GgufWorkerError
 from gguf_worker.process.stop import StopDeadlines
 from gguf_worker.protocol.limits import DEFAULT_MAX_FRAME_BYTES
+from gguf_worker.supervision.policy import RestartPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,10 @@ class WorkerSettings:
     load_stall_timeout_s: float = 60.0
     """How long a load, slice or inspection may go on without any progress. There is no limit on a slow
     one."""
+    compute_stall_timeout_s: float = 60.0
+    """How long a worker that owes any other answer may go on without any progress: no graph node computed and
+    nothing answered. It is then killed; found at most half as much later. There is no limit on a slow one
+    but `request_timeout_s`, which costs the request and not the worker."""
     request_timeout_s: float = 120.0
     """For each request that the worker's execution thread answers, waiting in its queue included."""
     control_timeout_s: float = 10.0
@@ -29,6 +34,8 @@ class WorkerSettings:
     end_of_stream_grace_s: float = 2.0
     """How long a worker may live on after it closed its end of the pipe."""
     stop: StopDeadlines = field(default_factory=StopDeadlines)
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    """What a Supervisor does about a worker that died; `RestartPolicy.never()` leaves it at that."""
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     stderr_lines: int = 50
     """Last lines of stderr that are kept for reports."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import KW_ONLY, dataclass, field
+from typing import TypeVar
 
 from gguf_worker.identity import Recipe
-from gguf_worker.protocol.messages import Load
+from gguf_worker.protocol.messages import Estimate, Load, ShardRequest
 from gguf_worker.supervision.settings import default_cache_dir
+
+ShardRequestT = TypeVar("ShardRequestT", bound=ShardRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +29,26 @@ class ShardSpec:
     max_sessions: int = 4
     mmap: bool = True
     mlock: bool = False
+    numa: str | None = None
+    """How llama.cpp places its threads on a machine of several memory nodes: distribute, isolate or numactl;
+    None is not at all. It changes no result."""
+    check_memory: bool = True
+    """Whether a load that needs more memory than there is here is refused before it takes any."""
     cache_dir: str | None = None
     """Where shard files and digests are kept; None is the default cache folder."""
     fault_plan: str | None = None
     """Failures to make on purpose; fake engine only."""
 
-    def load_request(self) -> Load:
-        """The request that loads it."""
-        return Load(
+    def load_request(self, *, memory_available: int = 0) -> Load:
+        """The request that loads it, in at most `memory_available` bytes; 0 is no check."""
+        return self._request(Load, memory_available)
+
+    def estimate_request(self) -> Estimate:
+        """The request that asks what this would take."""
+        return self._request(Estimate, 0)
+
+    def _request(self, kind: type[ShardRequestT], memory_available: int) -> ShardRequestT:
+        return kind(
             model=os.fspath(self.model),
             layers=self.layers,
             recipe=self.recipe,
@@ -42,4 +57,6 @@ class ShardSpec:
             mmap=self.mmap,
             mlock=self.mlock,
             cache_dir=self.cache_dir or str(default_cache_dir()),
+            memory_available=memory_available,
+            numa=self.numa,
         )

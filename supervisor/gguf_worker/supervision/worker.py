@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gguf_worker._schema import Buffer, SchemaError
 from gguf_worker.errors import LocalProtocolError
-from gguf_worker.identity import Identity
+from gguf_worker.identity import DTYPE_BYTES, Identity
 from gguf_worker.process.exit import ExitReport
 from gguf_worker.protocol.messages import (
     Answer,
@@ -19,6 +19,7 @@ from gguf_worker.protocol.messages import (
     Closed,
     Detokenize,
     Detokenized,
+    Fork,
     Forward,
     GetHealth,
     GetTokenInfo,
@@ -57,6 +58,9 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 FRAME_OVERHEAD_BYTES = 4096
 """More than all keys of a forward or a result but their rows occupy."""
 
+TOKEN_BYTES = 5
+"""Most that one token takes beside the hidden row that it stands for."""
+
 
 class Worker:
     """A loaded shard in a process of its own.
@@ -77,7 +81,8 @@ class Worker:
         """Seconds from the load request to `loaded`."""
 
     def __repr__(self) -> str:
-        return f"<Worker {self.state.value} pid={self.pid} identity={self.identity}>"
+        state = self.state.value if self.exit is None else "ended"
+        return f"<Worker {state} pid={self.pid} identity={self.identity}>"
 
     # ---- what it is ----
 
@@ -89,7 +94,7 @@ class Worker:
 
     @property
     def state(self) -> WorkerState:
-        """Where its supervisor sees it."""
+        """Where its supervisor is; after a restart that is about the process that took this one's place."""
         return self._lifecycle.state
 
     @property
@@ -142,12 +147,21 @@ class Worker:
         """The ids and types of requests that wait for their answer."""
         return self._life.channel.in_flight
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one hidden row."""
+        return DTYPE_BYTES[self.identity.recipe.boundary] * self.model.n_embd
+
     def max_rows(self, output: Output) -> int:
         """Rows that one forward may carry so that they fit in one step, and they and its answer in one
-        frame."""
-        columns = self.model.n_vocab if output is Output.LOGITS_ALL else self.model.n_embd
-        fitting = (self.hello.max_frame_bytes - FRAME_OVERHEAD_BYTES) // (4 * max(columns, self.model.n_embd))
-        return max(1, min(self.capacity.max_batch, fitting))
+        frame: whole prefill chunks where at least one fits, so that a sequence is cut in the same places
+        however it is sent."""
+        answer_bytes = 4 * self.model.n_vocab if output is Output.LOGITS_ALL else self.row_bytes
+        largest = max(self.row_bytes + TOKEN_BYTES, answer_bytes)
+        fitting = (self.hello.max_frame_bytes - FRAME_OVERHEAD_BYTES) // largest
+        most = max(1, min(self.capacity.max_batch, fitting))
+        chunk = self.identity.recipe.prefill_chunk
+        return most if most < chunk else most - most % chunk
 
     async def wait_for_end(self) -> ExitReport:
         """Returns when the process has ended, with how."""
@@ -158,12 +172,18 @@ class Worker:
     # ---- sessions ----
 
     async def open_session(
-        self, *, sampling: Sampling | None = None, identity: Identity | None = None
+        self,
+        *,
+        identity: Identity | None = None,
+        sampling: Sampling | None = None,
+        fork: Fork | None = None,
     ) -> Session:
-        """Opens a session of `identity` (the worker's own by default); any other is refused."""
-        asked = (identity or self.identity).asked()
-        opened = await self._ask(Open(identity=asked, sampling=sampling or Sampling()), Opened)
-        return Session(worker=self, session_id=opened.session)
+        """Opens a session of `identity` (the worker's own by default; any other is refused), empty or with
+        the first rows of another one. It draws greedily unless `sampling` says otherwise."""
+        sampling = sampling or Sampling()
+        request = Open(identity=(identity or self.identity).asked(), sampling=sampling, fork=fork)
+        opened = await self._ask(request, Opened)
+        return Session(worker=self, session_id=opened.session, position=opened.length, sampling=sampling)
 
     async def forward(
         self,
@@ -175,7 +195,8 @@ class Worker:
         hidden: Buffer | None = None,
         timeout_s: float | None = None,
     ) -> Result:
-        """Computes rows of one session: `tokens` on the first stage, float32 `hidden` rows on every other.
+        """Computes rows of one session: `tokens` on the first stage, `hidden` rows (in the recipe's boundary
+        dtype) on every other, there with or without the tokens that they stand for.
 
         `hidden` is written without a copy and must not change until this returns.
         """
@@ -245,7 +266,6 @@ class Worker:
             self._life,
             spec.load_request(),
             Loaded,
-            stall_s=self._settings.load_stall_timeout_s,
             on_progress=on_progress,
         )
 

@@ -23,13 +23,33 @@ RECIPE: Map = {
     "n_ctx": 4096,
     "n_batch": 512,
     "n_ubatch": 512,
+    "prefill_chunk": 512,
     "n_threads": 1,
     "flash_attn": True,
     "repack": True,
+    "kv_unified": True,
     "n_gpu_layers": 0,
+    "main_gpu": 0,
+    "split_mode": "layer",
     "type_k": "f16",
     "type_v": "f16",
     "boundary": "f32",
+    "rope_scaling": "model",
+    "rope_freq_base": 0.0,
+    "rope_freq_scale": 0.0,
+    "yarn_ext_factor": -1.0,
+    "yarn_attn_factor": -1.0,
+    "yarn_beta_fast": -1.0,
+    "yarn_beta_slow": -1.0,
+    "yarn_orig_ctx": 0,
+}
+
+CAPACITY: Map = {
+    "max_sessions": 4,
+    "kv_cells": 4096,
+    "max_batch": 512,
+    "session_cells": 4096,
+    "can_trim": True,
 }
 
 
@@ -79,7 +99,7 @@ def loaded(request: Map, recipe: Map = RECIPE, owned_layers: int = 12) -> Map:
             "vocabulary": False,
         },
         "memory": {"weights_bytes": 1, "kv_bytes": 1, "compute_bytes": 1},
-        "capacity": {"max_sessions": 4, "kv_cells": 4096, "max_batch": 512},
+        "capacity": CAPACITY,
         "vocabulary": None,
     }
 
@@ -330,6 +350,11 @@ def loads_slowly() -> None:
             send(loaded(request))
         elif request["type"] == "shutdown":
             return
+
+
+def leaves_shared_memory() -> None:
+    with open(f"/dev/shm/{os.environ['SHM_NAME']}", "wb"):  # noqa: PTH123 - held until the end
+        serve()
 
 
 if __name__ == "__main__":
