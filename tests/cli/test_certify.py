@@ -48,6 +48,7 @@ def test_certify_that_finds_a_difference_fails(
         ("llama-one-layer", (), "no place to be cut"),
         ("llama-q8_0", ("--cuts", "9"), "6 layers"),
         ("llama-q8_0", ("--cuts", "3,2"), "smallest first"),
+        ("llama-bpe", ("--cuts", "3", "--prompt", ""), "the prompt '' has no tokens"),
     ],
 )
 def test_certify_that_cannot_be_done_is_refused(
@@ -63,6 +64,28 @@ def test_certify_that_cannot_be_done_is_refused(
     assert result.stdout == ""
     assert reason in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (".", "is a folder (name a file in it)"),
+        ("missing/certificate.json", "cannot be written: No such file"),
+    ],
+)
+def test_certify_whose_output_cannot_be_written_measures_nothing(
+    name: str,
+    reason: str,
+    gguf_worker: CommandLine,
+    build_toy: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    """It says so before it takes the time, not after it."""
+    result = gguf_worker("certify", build_toy("llama-q8_0"), *QUICK, "--output", tmp_path / name)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert reason in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not list(tmp_path.glob("*.partial"))
 
 
 @pytest.mark.parametrize(

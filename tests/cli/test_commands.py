@@ -40,7 +40,7 @@ def _object(result: subprocess.CompletedProcess[str]) -> Any:
     ("division", "layers"),
     [
         ((), [[0, 6]]),
-        (("--shards", "4"), [[0, 2], [2, 4], [4, 5], [5, 6]]),
+        (("--shards", "4"), [[0, 1], [1, 3], [3, 5], [5, 6]]),
         (("--cuts", "1,5"), [[0, 1], [1, 5], [5, 6]]),
     ],
 )
@@ -169,7 +169,7 @@ def test_run_ends_when_nobody_reads(gguf_worker: CommandLine, model: Path) -> No
 def test_run_ends_when_the_context_is_full(gguf_worker: CommandLine, model: Path) -> None:
     """A generation that fills its KV cells ends with `length`, not with an error."""
     found = _object(
-        gguf_worker("run", model, "--prompt", PROMPT, "--max-tokens", "1000", "--ctx", "256", "--json")
+        gguf_worker("run", model, "--prompt", PROMPT, "--max-tokens", "1000", "--ctx-size", "256", "--json")
     )
     assert found["finish_reason"] in ("length", "stop")
     assert len(found["tokens"]) <= 256
@@ -270,7 +270,9 @@ def test_doctor_names_the_remedy(
     assert all(check["remedy"] for check in missing)
 
 
-@pytest.mark.parametrize("command", [(), ("run",), ("inspect",), ("slice",), ("cache", "prune"), ("doctor",)])
+@pytest.mark.parametrize(
+    "command", [(), ("run",), ("plan",), ("inspect",), ("slice",), ("cache", "prune"), ("doctor",)]
+)
 def test_help_teaches(command: tuple[str, ...], gguf_worker: CommandLine) -> None:
     """Every command explains itself."""
     result = gguf_worker(*command, "--help")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gguf_worker.cli.errors import CommandError
-from gguf_worker.cli.layers import even_ranges, parse_cuts, parse_layers, ranges_of_cuts
+from gguf_worker.cli.layers import parse_cuts, parse_layers, ranges_of_cuts
 
 NINES = "9" * 10
 """More digits than any number of layers has."""
@@ -47,25 +47,3 @@ def test_cut_refused_when_outside_the_model() -> None:
     """A cut at or past the end is refused, naming it and the model's layers."""
     with pytest.raises(CommandError, match=r"cut 30 .* 30 layers .*between 1 and 29"):
         ranges_of_cuts((10, 30), 30)
-
-
-@pytest.mark.parametrize(("shards", "layers"), [(1, 30), (3, 30), (4, 30), (7, 30), (30, 30)])
-def test_even_ranges_differ_by_one_layer(shards: int, layers: int) -> None:
-    """Ranges cover the model in order and their lengths differ by one at most, the longer ones first."""
-    ranges = even_ranges(shards, layers)
-    lengths = [end - start for start, end in ranges]
-    assert len(ranges) == shards
-    assert [layer for start, end in ranges for layer in range(start, end)] == list(range(layers))
-    assert lengths == sorted(lengths, reverse=True)
-    assert lengths[0] - lengths[-1] <= 1
-
-
-def test_even_ranges_keep_to_the_cut_period() -> None:
-    """Where cuts must be multiples of a period, every cut is one."""
-    assert even_ranges(2, 12, cut_period=4) == ((0, 8), (8, 12))
-
-
-def test_even_ranges_refused_for_too_many_shards() -> None:
-    """More shards than layers are refused, naming how many can be had."""
-    with pytest.raises(CommandError, match=r"31 shards .* 30 layers .*30 shards at most"):
-        even_ranges(31, 30)

@@ -6,7 +6,7 @@ import pytest
 
 from gguf_worker.cli.cache import parse_size
 from gguf_worker.cli.errors import CommandError
-from gguf_worker.cli.text import one_line, plain_table, printable, rate, size
+from gguf_worker.cli.text import harmless, one_line, plain_table, printable, rate, size
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,19 @@ def test_plain_table_lines_up() -> None:
 def test_printable_escapes_what_steers_a_terminal(text: str, shown: str) -> None:
     """Control characters, line ends and surrogates are shown as escapes; letters of any script stay."""
     assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\n\tb Größe\xa0模型\u3000\U0001f469\u200d\U0001f4bb", None),
+        ("\x1b[2J\r\x07\x9b1m\x7f\x00", r"\x1b[2J\r\x07\x9b1m\x7f\x00"),
+        ("a\u202eb\u2066c", r"a\u202eb\u2066c"),
+    ],
+)
+def test_harmless_text_keeps_what_people_read(text: str, shown: str | None) -> None:
+    """Line ends, blanks and joined characters of any script stay; what steers a terminal is escaped."""
+    assert harmless(text) == (text if shown is None else shown)
 
 
 def test_one_line_is_printable() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 
 __all__ = ["main"]
@@ -11,12 +10,19 @@ __all__ = ["main"]
 def main() -> None:
     """The console script: runs the command line and exits with its status."""
     try:
-        # Imported here, because the imports take long enough to be interrupted.
+        # Imported here, because imports take long enough to be interrupted.
         from gguf_worker.cli.app import run_command_line
 
         status = run_command_line()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _ignore_interrupts()
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _ignore_interrupts()
         status = 130
     sys.exit(status)
+
+
+def _ignore_interrupts() -> None:
+    """The command has ended: another Ctrl-C changes nothing."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,21 +1,34 @@
-"""The commands and their options. Each command makes one frozen config and calls one function."""
+"""The commands and their options. Each command makes one frozen config and calls one function.
+
+A command imports what it needs when it is called, so that help and wrong usage are answered at once.
+"""
 
 from __future__ import annotations
 
+import logging
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from gguf_worker.cli import cache, doctor, inspect, run, slicing, version
+import gguf_worker
 from gguf_worker.cli.errors import CommandError, guarded
-from gguf_worker.cli.interrupt import run_interruptibly
 from gguf_worker.cli.layers import parse_cuts, parse_layers
+from gguf_worker.cli.options import (
+    CacheDir,
+    Engine,
+    HostOptions,
+    Json,
+    Model,
+    RecipeOptions,
+    SamplingOptions,
+    seconds,
+    with_options,
+)
 from gguf_worker.cli.streams import prepare_streams
-from gguf_worker.supervision.settings import default_cache_dir
 
-MOST_THREADS = (1 << 31) - 1
-MOST_CONTEXT = (1 << 31) - 256
+SERVICE_PANEL = "Service: restarts, status, stop and log"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,25 +50,6 @@ cache_app = typer.Typer(
 )
 app.add_typer(cache_app, name="cache")
 
-Model = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="A GGUF file, the first file of a split set, or an exported slice."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else on stdout.")]
-CacheDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--cache-dir",
-        metavar="FOLDER",
-        help="Where shard files and digests are kept. [dim]Default: $GGUF_WORKER_CACHE, else "
-        "$XDG_CACHE_HOME/gguf-worker, else ~/.cache/gguf-worker.[/dim]",
-    ),
-]
-Engine = Annotated[
-    str,
-    typer.Option("--engine", metavar="NAME", help="llama, or fake: exact arithmetic, for trying things out."),
-]
-
 
 def run_command_line() -> int:
     """Runs the command line of this process and returns its exit status."""
@@ -64,11 +58,18 @@ def run_command_line() -> int:
 
 
 @app.command("run")
+@with_options
 def run_command(
     model: Model,
     prompt: Annotated[str, typer.Option("--prompt", "-p", metavar="TEXT", help="The text to go on from.")],
+    recipe: RecipeOptions,
+    sampling: SamplingOptions,
+    host: HostOptions,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", "-n", min=1, metavar="N", help="Most tokens to generate.")
+        int,
+        typer.Option(
+            *("--max-tokens", "--predict", "-n"), min=1, metavar="N", help="Most tokens to generate."
+        ),
     ] = 128,
     shards: Annotated[
         int | None,
@@ -76,7 +77,8 @@ def run_command(
             "--shards",
             min=1,
             metavar="N",
-            help="Divide the layers evenly among N workers. [dim]Default: 1.[/dim]",
+            help="Divide the layers among N workers, so that the largest is as small as can be. "
+            "[dim]Default: 1.[/dim]",
         ),
     ] = None,
     cuts: Annotated[
@@ -85,32 +87,6 @@ def run_command(
             "--cuts", metavar="A,B,…", help="Or cut before these layers: 10,20 makes three workers."
         ),
     ] = None,
-    temperature: Annotated[
-        float,
-        typer.Option("--temperature", metavar="T", help="0 takes the most likely token; nothing else yet."),
-    ] = 0.0,
-    threads: Annotated[
-        int,
-        typer.Option(
-            "--threads",
-            min=0,
-            max=MOST_THREADS,
-            metavar="N",
-            help="Threads of each worker; 0 lets the engine choose.",
-        ),
-    ] = 0,
-    context: Annotated[
-        int,
-        typer.Option(
-            "--ctx",
-            min=256,
-            max=MOST_CONTEXT,
-            metavar="N",
-            help="KV cells, a multiple of 256: prompt and text fit in.",
-        ),
-    ] = 4096,
-    engine: Engine = "llama",
-    cache_dir: CacheDir = None,
     json: Json = False,
 ) -> None:
     """Generates text through one or more supervised workers.
@@ -121,33 +97,256 @@ def run_command(
 
     gguf-worker run model.gguf -p "The capital of France is" -n 16
 
-    gguf-worker run model.gguf -p "Once upon a time" --shards 3
+    gguf-worker run model.gguf -p "Once upon a time" --shards 3 --temp 0.8 --top-p 0.95 --seed 7
 
-    gguf-worker run model.gguf -p "Once upon a time" --cuts 10,20 --json
+    gguf-worker run model.gguf -p "Once upon a time" --cuts 10,20 --logprobs 3 --json
     """
+    from gguf_worker.cli import interrupt, run
+
     if cuts is not None and shards is not None:
         raise CommandError("--shards and --cuts were both given", remedy="give one of them")
-    if temperature != 0.0:
-        raise CommandError(
-            f"--temperature {temperature:g} cannot be had", remedy="0, greedy, is the only one yet"
-        )
-    if context % 256:
-        raise CommandError(
-            f"--ctx {context} is not a multiple of 256", remedy=f"try --ctx {-(-context // 256) * 256}"
-        )
+    if sampling.logprobs and not json:
+        raise CommandError("--logprobs was given without --json", remedy="give both: they are shown there")
     config = run.RunConfig(
         model=model,
         prompt=prompt,
         max_tokens=max_tokens,
         n_shards=shards or 1,
         cuts=None if cuts is None else parse_cuts(cuts),
-        threads=threads,
-        n_ctx=context,
-        engine=engine,
-        cache_dir=_text(cache_dir),
+        recipe=recipe.recipe(),
+        sampling=sampling.sampling(),
+        host=host,
         json=json,
     )
-    run_interruptibly(run.run, config)
+    interrupt.run_interruptibly(run.run, config)
+
+
+@app.command("serve")
+@with_options
+def serve_command(
+    model: Model,
+    recipe: RecipeOptions,
+    host: HostOptions,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            "--layers",
+            metavar="A:B",
+            help="Serve layers A up to, not including, B. [dim]Default: all that MODEL holds.[/dim]",
+        ),
+    ] = None,
+    shards: Annotated[
+        int,
+        typer.Option("--shards", min=1, metavar="N", help="Divide them among N workers, by bytes."),
+    ] = 1,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            rich_help_panel=SERVICE_PANEL,
+            help="Show /healthz, /readyz, /metrics and /v1/status there; port 0 is any that is free. "
+            "Anything but loopback lets other machines read them. [dim]Default: no HTTP.[/dim]",
+        ),
+    ] = None,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            "--restarts",
+            min=0,
+            metavar="N",
+            rich_help_panel=SERVICE_PANEL,
+            help="Give up a worker that needs more restarts than this within --restart-window, or in a row "
+            "without having been ready for a minute.",
+        ),
+    ] = 5,
+    restart_window: Annotated[
+        float,
+        typer.Option(
+            "--restart-window",
+            parser=seconds,
+            metavar="SECONDS",
+            rich_help_panel=SERVICE_PANEL,
+            help="The sliding window in which restarts are counted.",
+        ),
+    ] = 600.0,
+    restart_backoff: Annotated[
+        float,
+        typer.Option(
+            "--restart-backoff",
+            parser=seconds,
+            metavar="SECONDS",
+            rich_help_panel=SERVICE_PANEL,
+            help="The wait before the first restart; each further one waits twice as long, up to 30 seconds.",
+        ),
+    ] = 0.5,
+    drain_timeout: Annotated[
+        float,
+        typer.Option(
+            "--drain-timeout",
+            parser=seconds,
+            metavar="SECONDS",
+            rich_help_panel=SERVICE_PANEL,
+            help="How long running requests may take to finish after SIGTERM or Ctrl-C.",
+        ),
+    ] = 30.0,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        typer.Option("--log-level", rich_help_panel=SERVICE_PANEL, help="The least that is logged."),
+    ] = "info",
+    json: Annotated[
+        bool | None,
+        typer.Option(
+            "--json/--text",
+            rich_help_panel=SERVICE_PANEL,
+            show_default=False,
+            help="Log lines as JSON, or as text for people. [dim]Default: text on a terminal, where a live "
+            "view of the workers is shown as well; else JSON.[/dim]",
+        ),
+    ] = None,
+) -> None:
+    """Runs supervised workers in the foreground until SIGTERM or Ctrl-C.
+
+    A worker that dies is started again with the same identity. The log goes to stderr. SIGTERM or Ctrl-C lets
+    running requests finish; a second one kills the workers at once. systemd is told when all workers are
+    ready, what they do, and that the service lives (Type=notify, WatchdogSec).
+
+    [bold]Exit status[/bold]: 0 stopped as it was asked; 1 could not start or go on (a refused load, a taken
+    port); 2 wrong usage; 69 a worker was given up after too many restarts; 130 or 143 killed by a second
+    Ctrl-C or SIGTERM.
+
+    [bold]Examples[/bold]
+
+    gguf-worker serve model.gguf --http 127.0.0.1:8080
+
+    gguf-worker serve model.gguf --layers 0:16 --shards 2 --parallel 8 --drain-timeout 60
+    """
+    from gguf_worker.cli import serve
+    from gguf_worker.supervision.policy import RestartPolicy
+
+    config = serve.ServeConfig(
+        model=model,
+        layers=None if layers is None else parse_layers(layers),
+        n_shards=shards,
+        recipe=recipe.recipe(),
+        host=host,
+        http=None if http is None else serve.parse_address(http),
+        restart=RestartPolicy(
+            max_restarts=restarts, window_s=restart_window, backoff_initial_s=restart_backoff
+        ),
+        drain_timeout_s=drain_timeout,
+        as_json=not sys.stderr.isatty() if json is None else json,
+        log_level=logging.getLevelNamesMapping()[log_level.upper()],
+    )
+    raise typer.Exit(serve.serve(config))
+
+
+@app.command("plan")
+@with_options
+def plan_command(
+    model: Model,
+    recipe: RecipeOptions,
+    host: HostOptions,
+    shards: Annotated[
+        int | None,
+        typer.Option("--shards", min=1, metavar="N", help="Divide the layers among N workers, by bytes."),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE,SIZE,…",
+            help="Or fit them into machines of so much memory, in this order: 8GiB,16GiB.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Proposes where to cut a model, so that no worker or machine has more to hold than it must.
+
+    Counted are tensors, KV cells of the whole context, and scratch buffers. No weights are loaded.
+    The exit status is 1 when the model does not fit into the given memory.
+
+    [bold]Examples[/bold]
+
+    gguf-worker plan model.gguf --shards 3 --ctx-size 8192
+
+    gguf-worker plan model.gguf --memory 8GiB,16GiB,8GiB --cache-type-k q8_0 --cache-type-v q8_0
+    """
+    from gguf_worker.cli import interrupt, plan
+
+    if (shards is None) == (memory is None):
+        raise CommandError("a plan needs --shards or --memory", remedy="give one of them")
+    config = plan.PlanConfig(
+        model=model,
+        n_shards=shards,
+        capacities=None if memory is None else plan.parse_capacities(memory),
+        options=recipe,
+        recipe=recipe.recipe(),
+        host=host,
+        json=json,
+    )
+    raise typer.Exit(interrupt.run_interruptibly(plan.propose, config))
+
+
+@app.command("certify")
+@with_options
+def certify_command(
+    model: Model,
+    recipe: RecipeOptions,
+    host: HostOptions,
+    cuts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cuts",
+            metavar="A,B,…",
+            help="Cut before these layers; may be given again for another way to cut. "
+            "[dim]Default: halves, and thirds.[/dim]",
+        ),
+    ] = None,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            metavar="TEXT",
+            help="A text to compare on; may be given again. [dim]Default: four of different kinds.[/dim]",
+        ),
+    ] = None,
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, metavar="N", help="Rows decoded after each text.")
+    ] = 24,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where the certificate is written, as JSON."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measures whether a cut model computes what the unsplit one does, and writes a certificate.
+
+    Texts and random tokens are computed in one chunk, row by row, and batched with other sessions, unsplit
+    and with each cut; every logit is compared bit for bit. The certificate also says whether the recipe is
+    batch-invariant (alone equals batched) and chunk-invariant (row by row equals one chunk).
+
+    The exit status is 0 only where every cut equals the unsplit model, and 1 where one does not.
+
+    [bold]Examples[/bold]
+
+    gguf-worker certify model.gguf --output certificate.json
+
+    gguf-worker certify model.gguf --cuts 10,20 --cuts 15 --threads 1 --no-kv-unified
+    """
+    from gguf_worker.cli import certify, interrupt
+
+    config = certify.CertifyConfig(
+        spec=host.spec(model, recipe.recipe()),
+        cuts=tuple(parse_cuts(text) for text in cuts or ()),
+        prompts=tuple(prompts or ()),
+        n_steps=steps,
+        output=output,
+        command=certify.command_line(model, recipe, cuts or (), prompts or (), steps),
+        json=json,
+    )
+    raise typer.Exit(interrupt.run_interruptibly(certify.certify_model, config))
 
 
 @app.command("inspect")
@@ -162,7 +361,9 @@ def inspect_command(
 
     gguf-worker inspect model-00001-of-00003.gguf --json
     """
-    run_interruptibly(
+    from gguf_worker.cli import inspect, interrupt
+
+    interrupt.run_interruptibly(
         inspect.inspect,
         inspect.InspectConfig(model=model, engine=engine, cache_dir=_text(cache_dir), json=json),
     )
@@ -188,6 +389,8 @@ def slice_command(
 
     gguf-worker slice model.gguf --layers 10:20 --output middle.gguf
     """
+    from gguf_worker.cli import interrupt, slicing
+
     config = slicing.SliceConfig(
         model=model,
         layers=parse_layers(layers),
@@ -197,13 +400,15 @@ def slice_command(
         cache_dir=_text(cache_dir),
         json=json,
     )
-    run_interruptibly(slicing.slice_model, config)
+    interrupt.run_interruptibly(slicing.slice_model, config)
 
 
 @app.command("version")
 def version_command(engine: Engine = "llama", json: Json = False) -> None:
     """Shows the versions, and the llama.cpp commit that is pinned and the one that is loaded."""
-    run_interruptibly(version.show_version, version.VersionConfig(engine=engine, json=json))
+    from gguf_worker.cli import interrupt, version
+
+    interrupt.run_interruptibly(version.show_version, version.VersionConfig(engine=engine, json=json))
 
 
 @app.command("doctor")
@@ -212,14 +417,18 @@ def doctor_command(cache_dir: CacheDir = None, json: Json = False) -> None:
 
     The exit status is 1 when something is missing.
     """
+    from gguf_worker.cli import doctor, interrupt
+
     config = doctor.DoctorConfig(cache_dir=cache_dir, json=json)
-    raise typer.Exit(run_interruptibly(doctor.examine, config))
+    raise typer.Exit(interrupt.run_interruptibly(doctor.examine, config))
 
 
 @cache_app.command("ls")
 def cache_ls_command(cache_dir: CacheDir = None, json: Json = False) -> None:
     """Lists the shard files in the cache, the longest unused first."""
-    cache.list_cache(cache_dir or default_cache_dir(), as_json=json)
+    from gguf_worker.cli import cache
+
+    cache.list_cache(cache_dir or gguf_worker.default_cache_dir(), as_json=json)
 
 
 @cache_app.command("prune")
@@ -249,9 +458,11 @@ def cache_prune_command(
 
     gguf-worker cache prune --max-size 20G --dry-run
     """
+    from gguf_worker.cli import cache
+
     cache.prune_cache(
         cache.PruneConfig(
-            folder=cache_dir or default_cache_dir(),
+            folder=cache_dir or gguf_worker.default_cache_dir(),
             unused_days=unused,
             max_bytes=None if max_size is None else cache.parse_size(max_size),
             everything=everything,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ async def certify_model(config: CertifyConfig) -> int:
     """Prints the table or the certificate, writes the file, and gives the exit status: 0 only where every cut
     equals the unsplit model."""
     spec = config.spec
+    if config.output is not None:
+        check_output(config.output)
     found = await look_at(
         InspectConfig(model=spec.model, engine=spec.engine, cache_dir=spec.cache_dir, json=config.json)
     )
@@ -55,12 +58,13 @@ async def certify_model(config: CertifyConfig) -> int:
     check_cuts(plan)
     with _Reporter(silent=config.json) as reporter:
         certificate = await certify(plan, on_progress=reporter.report)
-    if config.output is not None:
-        write(certificate, config.output)
+    # Shown first: what took long to measure is not lost where the file cannot be written after all.
     if config.json:
         print_json(certificate.to_map())
     else:
         print(describe(certificate))
+    if config.output is not None:
+        write(certificate, config.output)
     return 0 if certificate.is_exact else EXIT_FAILED
 
 
@@ -97,11 +101,28 @@ def check_cuts(plan: CertifyPlan) -> None:
         ranges_of_cuts(cuts, plan.found.n_layer)
 
 
+def check_output(path: Path) -> None:
+    """Raises CommandError where a file cannot be written, before anything is measured for it."""
+    if path.is_dir():
+        raise CommandError(f"--output {path} is a folder", remedy="name a file in it")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise CommandError(
+            f"--output {path} cannot be written: {error.strerror}",
+            remedy="check its folder and the permissions there",
+        ) from error
+
+
 def write(certificate: Certificate, path: Path) -> None:
     """Writes the certificate as JSON; the file appears whole or not at all. Raises OSError."""
     beside = path.with_name(path.name + ".partial")
-    beside.write_text(json.dumps(certificate.to_map(), indent=2) + "\n", encoding="utf-8")
-    beside.replace(path)
+    try:
+        beside.write_text(json.dumps(certificate.to_map(), indent=2) + "\n", encoding="utf-8")
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def describe(certificate: Certificate) -> str:

@@ -23,7 +23,7 @@ async def inspect(config: InspectConfig) -> None:
     """Prints what the artifact is; progress of hashing goes to stderr."""
     found = await look_at(config)
     if config.json:
-        print_json(asdict(found) | {"allowed_cuts": allowed_cuts(found)})
+        print_json(asdict(found) | {"allowed_cuts": list(found.allowed_cuts)})
     else:
         print(describe(found))
 
@@ -39,20 +39,12 @@ async def look_at(config: InspectConfig) -> Inspection:
         )
 
 
-def allowed_cuts(found: Inspection) -> list[int]:
-    """The layers before which the model may be cut."""
-    if not found.supported or found.cut_period == 0:
-        return []
-    start, end = found.slice or (0, found.n_layer)
-    return [layer for layer in range(start + 1, end) if layer % found.cut_period == 0]
-
-
 def describe(found: Inspection) -> str:
     """The whole answer as text."""
     facts = [
         ("model", found.model_name or "(no name)"),
         ("architecture", found.architecture + (f", {found.n_expert} experts" if found.n_expert else "")),
-        ("supported", "yes" if found.supported else f"no: {found.reason}"),
+        ("may be cut", "yes" if found.supported else f"no: {found.reason}"),
         ("allowed cuts", _cuts_text(found)),
         ("layers", str(found.n_layer) + _slice_text(found)),
         ("embedding", f"{found.n_embd} values a row, {found.n_vocab} tokens, {size(found.embedding_bytes)}"),
@@ -70,7 +62,7 @@ def describe(found: Inspection) -> str:
 
 
 def _cuts_text(found: Inspection) -> str:
-    cuts = allowed_cuts(found)
+    cuts = found.allowed_cuts
     if not cuts:
         return "none"
     before = "any layer" if found.cut_period == 1 else f"multiples of {found.cut_period}"

@@ -1,4 +1,4 @@
-"""Layer ranges as people write them, and how a model is divided into shards. Pure."""
+"""Layer ranges as people write them. Pure."""
 
 from __future__ import annotations
 
@@ -48,20 +48,3 @@ def ranges_of_cuts(cuts: Sequence[int], n_layer: int) -> tuple[Range, ...]:
             remedy=f"cuts lie between 1 and {n_layer - 1}",
         )
     return tuple(pairwise((0, *cuts, n_layer)))
-
-
-def even_ranges(n_shards: int, n_layer: int, cut_period: int = 1) -> tuple[Range, ...]:
-    """`n_shards` ranges whose lengths differ by one period at most, the longer ones first.
-
-    Raises CommandError when the model has fewer periods than shards.
-    """
-    n_periods = n_layer // cut_period if cut_period else 1
-    if n_shards > n_periods:
-        raise CommandError(
-            f"{n_shards} shards are more than a model of {n_layer} layers can be cut into",
-            remedy=f"ask for {n_periods} shards at most",
-        )
-    whole, longer = divmod(n_periods, n_shards)
-    lengths = [(whole + (shard < longer)) * cut_period for shard in range(n_shards)]
-    cuts = [sum(lengths[:shard]) for shard in range(1, n_shards)]
-    return ranges_of_cuts(cuts, n_layer)

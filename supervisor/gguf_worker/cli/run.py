@@ -6,14 +6,30 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gguf_worker import Generation, Recipe, Route, ShardSpec, Timings, Utf8Stream, Worker
+from gguf_worker import (
+    Generation,
+    Inspection,
+    Recipe,
+    RestartPolicy,
+    Route,
+    Sampling,
+    ShardSpec,
+    Step,
+    Timings,
+    Utf8Stream,
+    Worker,
+    WorkerSettings,
+)
 from gguf_worker.cli.errors import EXIT_FAILED, CommandError
-from gguf_worker.cli.inspect import InspectConfig, look_at
-from gguf_worker.cli.layers import Range, even_ranges, ranges_of_cuts
+from gguf_worker.cli.layers import Range, ranges_of_cuts
+from gguf_worker.cli.options import HostOptions, round_up
+from gguf_worker.cli.plan import look_at_model, weigh
 from gguf_worker.cli.progress import display
-from gguf_worker.cli.text import print_json, print_table, rate, show_rate, size
+from gguf_worker.cli.text import harmless, print_json, print_table, rate, show_rate, size
+from gguf_worker.planning import Weights, plan_shards
+from gguf_worker.supervision.admission import REMEDY, available_memory, compares_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +39,10 @@ class RunConfig:
     max_tokens: int
     n_shards: int
     cuts: tuple[int, ...] | None
-    """Where to cut; None divides evenly into `n_shards`."""
-    threads: int
-    n_ctx: int
-    engine: str
-    cache_dir: str | None
+    """Where to cut; None divides by bytes into `n_shards`."""
+    recipe: Recipe
+    sampling: Sampling
+    host: HostOptions
     json: bool
 
 
@@ -48,16 +63,20 @@ async def run(config: RunConfig) -> None:
     """Starts the workers, streams the text, shows the workers, stops them."""
     began = time.monotonic()
     shards = await divide(config)
+    # A worker that dies takes its sessions along: there is nothing to restart it for.
+    settings = WorkerSettings(restart=RestartPolicy.never())
     labels = [f"layers {start}:{end}" for start, end in (shard.layers for shard in shards)]
     async with AsyncExitStack() as stack:
         with display(labels, silent=config.json) as shown:
-            route = await stack.enter_async_context(Route.start(shards, on_progress=shown.update))
+            route = await stack.enter_async_context(
+                Route.start(shards, settings=settings, on_progress=shown.update)
+            )
         load_s = time.monotonic() - began
         generation = await start_generation(route, config)
-        text = await stream(generation, silent=config.json)
+        text, steps = await stream(generation, silent=config.json)
         reports = [await report(worker) for worker in route.workers]
     if config.json:
-        print_json(to_json(text, generation, reports, load_s))
+        print_json(to_json(text, steps, generation, reports, load_s))
     else:
         show_workers(generation.timings, reports, load_s)
 
@@ -65,38 +84,38 @@ async def run(config: RunConfig) -> None:
 async def divide(config: RunConfig) -> list[ShardSpec]:
     """One specification per shard. A worker is asked for the model's layers and digest; every shard must then
     have that digest, so that no two of them load different files."""
-    found = await look_at(
-        InspectConfig(model=config.model, engine=config.engine, cache_dir=config.cache_dir, json=config.json)
-    )
-    if not found.supported:
-        raise CommandError(f"{config.model} cannot be run: {found.reason}", exit_status=EXIT_FAILED)
+    found = await look_at_model(config.model, config.host, silent=config.json)
+    whole = config.host.spec(config.model, config.recipe, artifact=found.artifact, sessions=1)
+    if config.cuts is None and config.n_shards == 1:
+        return [replace(whole, layers=(0, found.n_layer))]
+    check_may_be_cut(config.model, found)
+    weights = await weigh(whole, found)
     if config.cuts is not None:
         ranges = ranges_of_cuts(config.cuts, found.n_layer)
     else:
-        ranges = even_ranges(config.n_shards, found.n_layer, found.cut_period)
-    return [
-        ShardSpec(
-            model=config.model,
-            layers=layers,
-            recipe=recipe_of(config),
-            artifact=found.artifact,
-            engine=config.engine,
-            max_sessions=1,
-            cache_dir=config.cache_dir,
+        ranges = tuple(stage.layers for stage in plan_shards(weights, config.n_shards).stages)
+    check_room(weights, whole, (0, weights.n_layer))
+    return [replace(whole, layers=layers) for layers in ranges]
+
+
+def check_may_be_cut(model: str, found: Inspection) -> None:
+    """Raises CommandError, with the reason, where the architecture cannot be cut at all."""
+    if not found.supported:
+        raise CommandError(f"{model} cannot be cut: {found.reason}", exit_status=EXIT_FAILED)
+
+
+def check_room(weights: Weights, whole: ShardSpec, layers: Range) -> None:
+    """Raises CommandError where shards of these layers that start together would each find room here, but not
+    all of them: each worker looks only at what it needs itself."""
+    needed = weights.tensors_of(*layers) + weights.kv_of(*layers)
+    available = available_memory()
+    if compares_memory(whole) and needed > available.n_bytes:
+        raise CommandError(
+            f"tensors and KV of all shards need {size(needed)} and {size(available.n_bytes)} are available "
+            f"(as {available.limit} has it)",
+            remedy=REMEDY,
+            exit_status=EXIT_FAILED,
         )
-        for layers in ranges
-    ]
-
-
-def recipe_of(config: RunConfig) -> Recipe:
-    """The default recipe for the context that was asked for: batches are never larger than it."""
-    usual = Recipe()
-    return Recipe(
-        n_ctx=config.n_ctx,
-        n_batch=min(usual.n_batch, config.n_ctx),
-        n_ubatch=min(usual.n_ubatch, config.n_ctx),
-        n_threads=config.threads,
-    )
 
 
 async def start_generation(route: Route, config: RunConfig) -> Generation:
@@ -108,27 +127,33 @@ async def start_generation(route: Route, config: RunConfig) -> Generation:
             remedy="give --prompt some text",
             exit_status=EXIT_FAILED,
         )
-    if len(prompt) > config.n_ctx:
+    if len(prompt) > config.recipe.n_ctx:
         raise CommandError(
-            f"the prompt has {len(prompt)} tokens and the context holds {config.n_ctx}",
-            remedy=f"shorten it or give --ctx {-(-(len(prompt) + config.max_tokens) // 256) * 256}",
+            f"the prompt has {len(prompt)} tokens and the context holds {config.recipe.n_ctx}",
+            remedy=f"shorten it or give --ctx-size {round_up(len(prompt) + config.max_tokens)}",
             exit_status=EXIT_FAILED,
         )
-    return route.generate(prompt, max_tokens=config.max_tokens)
+    return route.generate(prompt, max_tokens=config.max_tokens, sampling=config.sampling)
 
 
-async def stream(generation: Generation, *, silent: bool) -> str:
-    """Writes the text to stdout as it comes, unless silent, and returns all of it."""
+async def stream(generation: Generation, *, silent: bool) -> tuple[str, list[Step]]:
+    """Writes the text to stdout as it comes, unless silent, and returns all of it and its steps.
+
+    A model may say what steers a terminal; in a pipe or a file its text stays as it is.
+    """
+    shown = harmless if sys.stdout.isatty() else str
     decoder = Utf8Stream()
     parts: list[str] = []
+    steps: list[Step] = []
     async for step in generation:
+        steps.append(step)
         parts.append(decoder.feed(step.text_bytes))
         if not silent:
-            print(parts[-1], end="", flush=True)
+            print(shown(parts[-1]), end="", flush=True)
     parts.append(decoder.finish())
     if not silent:
-        print(parts[-1], flush=True)
-    return "".join(parts)
+        print(shown(parts[-1]), flush=True)
+    return "".join(parts), steps
 
 
 async def report(worker: Worker) -> ShardReport:
@@ -145,13 +170,15 @@ async def report(worker: Worker) -> ShardReport:
 
 
 def to_json(
-    text: str, generation: Generation, reports: Sequence[ShardReport], load_s: float
+    text: str, steps: Sequence[Step], generation: Generation, reports: Sequence[ShardReport], load_s: float
 ) -> dict[str, object]:
     timings = generation.timings
+    asked = generation.sampling.top_logprobs > 0
     return {
         "text": text,
         "tokens": generation.tokens,
         "finish_reason": generation.finish_reason,
+        **({"logprobs": [_candidates(step) for step in steps]} if asked else {}),
         "shards": [
             {
                 "layers": list(shard.layers),
@@ -167,6 +194,22 @@ def to_json(
             "prefill_tokens_per_s": timings.prefill_tokens_per_s,
             "decode_tokens_per_s": timings.decode_tokens_per_s,
         },
+    }
+
+
+def _candidates(step: Step) -> dict[str, object]:
+    """A token that was drawn, and the most likely ones, best first."""
+    return {
+        "token": step.token,
+        "logprob": step.logprob,
+        "top": [
+            {
+                "token": candidate.token,
+                "logprob": candidate.logprob,
+                "text": candidate.text.decode(errors="replace"),
+            }
+            for candidate in step.top
+        ],
     }
 
 

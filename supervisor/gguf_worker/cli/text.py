@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Column, Table
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+from gguf_worker._text import printable as printable
+from gguf_worker._units import size as size
+
+_TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+"""Unicode's explicit formatting of bidirectional text."""
 
 
-def printable(text: str) -> str:
-    """`text` with every character that a terminal might act upon, or that is none, as an escape: what files
-    and their names hold must not steer the terminal."""
+def harmless(text: str) -> str:
+    """`text` as it may be written to a terminal: line ends and tabs as they are, every other control
+    character and what turns the direction of writing as an escape."""
     return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
+        character.encode("unicode_escape").decode() if _steers(character) else character for character in text
     )
+
+
+def _steers(character: str) -> bool:
+    if unicodedata.category(character) in ("Cc", "Cs"):
+        return character not in "\n\t"
+    return unicodedata.bidirectional(character) in _TURNING
 
 
 def one_line(text: str) -> str:
     """`text` with every run of white space, line ends included, turned into one space, and printable."""
     return printable(" ".join(text.split()))
-
-
-def size(n_bytes: float) -> str:
-    """`1536` is `1.5 KiB`."""
-    for unit in _UNITS[:-1]:
-        if abs(n_bytes) < 1024:
-            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1024
-    return f"{n_bytes:.1f} {_UNITS[-1]}"
 
 
 def rate(count: int, seconds: float) -> float | None:
