@@ -1,12 +1,14 @@
 # gguf-worker: `make demo` shows it, `make test` proves it. Everything is set up on the way, in .venv and build/.
 #
-# Variables: PYTHON (3.11 or newer; makes .venv), JOBS (compilers at once), PYTEST_ARGS, BENCH_ARGS, FUZZ_SECONDS.
+# Variables: PYTHON (3.11 or newer; makes .venv), JOBS (compilers at once), PYTEST_ARGS, BENCH_ARGS, FAULTS_ARGS,
+# FUZZ_SECONDS.
 
 PYTHON ?= python3
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 FUZZ_SECONDS ?= 60
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+FAULTS_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -25,7 +27,7 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-real check asan fuzz bench clean
+.PHONY: help demo test test-real check asan fuzz bench faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,7 +49,7 @@ check: $(STAMP)-package $(STAMP)-test $(STAMP)-check build/native/built ## forma
 	$(VENV)/bin/ruff format --check .
 	$(PY) -m mypy
 	find worker_c shard_engine -name '*.[ch]' -print0 | xargs -0 $(VENV)/bin/clang-format --dry-run -Werror
-	PYTHONPYCACHEPREFIX=build/pycache $(PY) -m compileall -q supervisor shard_engine tests bench
+	PYTHONPYCACHEPREFIX=build/pycache $(PY) -m compileall -q supervisor shard_engine tests bench examples
 	git diff --check "$$(git hash-object -t tree /dev/null)"
 
 asan: $(STAMP)-package $(STAMP)-test build/asan/built ## C tests and conformance suite under ASan and UBSan
@@ -64,6 +66,9 @@ fuzz: $(STAMP)-llama ## fuzz the parsers for FUZZ_SECONDS each (clang)
 bench: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## answer each question in bench/
 	@model=$$($(PY) tests/smollm2.py) && for question in bench/*.py; do \
 	    echo "== $$question"; PYTHONPATH=tests $(PY) "$$question" "$$model" $(BENCH_ARGS) || exit 1; done
+
+faults: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## make every failure happen, print the table, write the evidence
+	$(PY) -m gguf_worker.testing --model "$$($(PY) tests/smollm2.py)" --evidence docs/evidence $(FAULTS_ARGS)
 
 clean: ## remove everything that make made
 	rm -rf build dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
