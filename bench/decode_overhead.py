@@ -20,7 +20,7 @@ import anyio
 
 import gguf_worker
 from gguf_worker import Recipe, Route, ShardSpec
-from gguf_worker.cli.layers import even_ranges
+from gguf_worker.planning.partition import balanced
 from reference import Reference, Settings, most_likely
 
 PROMPT = "The first rule of a good workshop is that every tool has its place, because"
@@ -51,7 +51,7 @@ async def through(route: Route, n_tokens: int) -> float:
 def specs(model: Path, n_stages: int, n_layer: int, threads: int) -> list[ShardSpec]:
     return [
         ShardSpec(model=str(model), layers=layers, recipe=Recipe(n_threads=threads))
-        for layers in even_ranges(n_stages, n_layer)
+        for layers in balanced(n_layer, n_stages, lambda _, start, end: end - start)
     ]
 
 

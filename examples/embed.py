@@ -4,7 +4,7 @@
 
 It generates greedily, and goes on where it was when the worker dies in the middle (try `kill -9` on the pid
 that it prints, or --rehearse): the tokens are this program's, so another worker can be given them again.
-Ctrl-C and SIGTERM let a running generation finish.
+Ctrl-C and SIGTERM let a running generation finish, for half a minute.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import asyncio
 import os
 import signal
 import sys
-from functools import partial
 
 import anyio
 
@@ -44,9 +43,8 @@ async def main(options: argparse.Namespace) -> int:
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(log, supervisor.events())  # ends when the supervisor was left
-            drain = partial(tasks.start_soon, supervisor.drain, DRAIN_S)
             for number in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(number, drain)
+                asyncio.get_running_loop().add_signal_handler(number, tasks.start_soon, stop, supervisor)
             await serve(supervisor, options)
     except* GgufWorkerError as failed:
         for error in failed.exceptions:
@@ -85,6 +83,12 @@ async def generate(supervisor: Supervisor, prompt: list[int], max_tokens: int, *
         except WorkerDied as death:
             print(f"\n{death.message}; going on with another", file=sys.stderr)
     print(text.finish())
+
+
+async def stop(supervisor: Supervisor) -> None:
+    """Lets what runs finish, but not for ever: whoever still waits then gets a WorkerStopped."""
+    if not await supervisor.drain(DRAIN_S):
+        supervisor.kill()
 
 
 async def step(session: Session, tokens: list[int]) -> Result:

@@ -28,8 +28,10 @@ def load() -> list[Golden]:
 
 def _parse(line: str) -> Golden:
     name, direction, verdict, frame, message = line.split("\t")
-    return Golden(name, direction, verdict, bytes.fromhex(frame), json.loads(message, object_hook=_binary))
+    return Golden(name, direction, verdict, bytes.fromhex(frame), json.loads(message, object_hook=_special))
 
 
-def _binary(value: dict[str, Any]) -> Any:
-    return bytes.fromhex(value["$bin"]) if value.keys() == {"$bin"} else value
+def _special(value: dict[str, Any]) -> Any:
+    if value.keys() == {"$bin"}:
+        return bytes.fromhex(value["$bin"])
+    return float(value["$float"]) if value.keys() == {"$float"} else value

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio.lowlevel
 import pytest
 
 from gguf_worker import GgufWorkerError, Recipe, ShardSpec, inspect
 from gguf_worker.certification import Certificate, CertifyPlan, certify
+from gguf_worker.certification.recording import Recording
+from gguf_worker.certification.runs import Filler, Seat
 from toy import KINDS
+from toy.architectures import VARIANTS, build
 
 pytestmark = pytest.mark.anyio
 
@@ -69,6 +76,63 @@ async def test_certify_recipe_that_is_not_invariant(
     assert not certificate.is_batch_invariant
     assert not certificate.is_chunk_invariant
     assert certificate.chunk_invariance.different > 0
+
+
+@pytest.mark.parametrize("model", ["llama-q8_0", "mamba"])
+async def test_certify_rows_that_missed_their_step_are_sent_again(
+    model: str, build_toy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that did not all come in time are taken back and sent again, also where a session cannot be
+    trimmed; the certificate is the same."""
+    late: list[bool] = []
+    taken_back: list[Seat] = []
+    until_computing, take_back = Filler._until_computing, Seat.take_back
+
+    async def be_late_every_second_time(self: Filler, stage: int, rows_before: int) -> None:
+        late.append(not late or not late[-1])
+        if not late[-1]:
+            await until_computing(self, stage, rows_before)
+        while late[-1] and (await self._workers[stage].health()).rows < rows_before + self._n_rows():
+            await anyio.lowlevel.checkpoint()
+
+    async def count_and_take_back(self: Seat) -> None:
+        taken_back.append(self)
+        await take_back(self)
+
+    monkeypatch.setattr(Filler, "_until_computing", be_late_every_second_time)
+    monkeypatch.setattr(Seat, "take_back", count_and_take_back)
+    path = build_toy(model) if model in KINDS else build(VARIANTS[model], tmp_path)
+    recipe = Recipe(n_ctx=512, n_threads=1)
+    certificate = await _certify(path, tmp_path / "cache", recipe, cuts=((4,),), n_random=20)
+    assert taken_back
+    assert certificate.is_exact
+    assert certificate.cuts[0].batched.compared == 5 * (len(TEXTS) + 1) * certificate.model["n_vocab"]
+
+
+async def test_certify_without_room_for_the_logits_says_where(tmp_path: Path) -> None:
+    """A full disk is one error with the folder and the remedy, and leaves nothing to be written later."""
+    with Recording(str(tmp_path)) as recording:
+        recording.put(("alone", 0, 0), b"1234")
+        with limited_file_size(6), pytest.raises(GgufWorkerError) as caught:
+            recording.put(("alone", 0, 1), b"5678")
+        assert caught.value.code == "no_space"
+        assert str(tmp_path) in caught.value.message
+        assert "TMPDIR" in caught.value.message
+        assert recording.keys == (("alone", 0, 0),)
+        assert recording.get(("alone", 0, 0)) == b"1234"
+
+
+@contextmanager
+def limited_file_size(n_bytes: int) -> Iterator[None]:
+    """In which no file grows past so many bytes: as on a full disk, a write is short, and the next fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 async def test_certify_with_too_small_a_context_is_refused(

@@ -244,6 +244,8 @@ def test_names_of_tensors_in_the_metadata_forbid_cuts(tmp_path: Path) -> None:
         ("mamba2", {"ssm.inner_size": 128, "ssm.time_step_rank": 7}, "cannot be divided into 7 ranks"),
         ("jamba", {"attention.head_count_kv": [0, 2] * 6, "ssm.inner_size": 96}, "only with twice its width"),
         ("bailingmoe3", {"kda.gate_lower_bound": 1.0}, "which must be below 0"),
+        ("llama", {"attention.layer_norm_rms_epsilon": -1.0}, "which must be 0 or more"),
+        ("gpt2", {"attention.layer_norm_epsilon": math.nan}, "which must be 0 or more"),
         ("nanbeige", {"num_loops": 60}, "12 layers that run 60 times"),
         ("hrm_text", {"hrm.layers_per_stack": 5}, "its cycles do not make up its 12 layers"),
         ("plamo2", {"ssm.group_count": 1}, "without groups only"),

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from gguf import GGUFReader, GGUFWriter
 
 import toy
 from shard_engine import Engine, Output, ShardEngineError, Status, inspect, slice_artifact
+from toy.model import build_toy as build_toy_of
 
 
 def sha256(path: Path) -> bytes:
@@ -136,6 +138,16 @@ def test_tensor_without_a_place_cannot_be_cut(name: str, tmp_path: Path) -> None
     with pytest.raises(ShardEngineError, match="cannot be cut") as caught:
         slice_artifact(path, (0, 1), tmp_path / "slice.gguf")
     assert (caught.value.status, caught.value.fields["tensor"]) == (Status.UNSUPPORTED, name)
+
+
+def test_alignment_that_the_library_aborts_over(tmp_path: Path, cache_dir: Path) -> None:
+    """Tensors between the multiples of 32 bytes are refused before the library maps them."""
+    shape = replace(toy.KINDS["llama-one-layer"], alignment=8)
+    path = build_toy_of(shape, tmp_path, "aligned")
+    assert not inspect(path).supported
+    with pytest.raises(ShardEngineError, match="aligned to 8 bytes") as caught:
+        Engine(path, cache_dir=cache_dir)
+    assert caught.value.status == Status.UNSUPPORTED
 
 
 def test_model_without_a_tokenizer(tmp_path: Path) -> None:

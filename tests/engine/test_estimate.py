@@ -126,6 +126,23 @@ def test_estimate_refuses_what_cannot_be_loaded(build_toy: Callable[[str], Path]
         assert caught.value.status == status
 
 
+def test_file_that_lacks_a_tensor_is_malformed_however_it_is_asked(
+    build_toy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """What llama.cpp cannot load has one status, whether the memory is compared first or not."""
+    path = tmp_path / "odd.gguf"
+    whole = build_toy("llama-f32-untied").read_bytes()
+    path.write_bytes(whole.replace(b"blk.1.ffn_up.weight", b"blk.1.ffn_op.weight", 1))
+    for call in (
+        lambda: estimate(path),
+        lambda: Engine(path, memory_available=1 << 40),
+        lambda: Engine(path),
+    ):
+        with pytest.raises(ShardEngineError, match=r"blk\.1\.ffn_up\.weight") as caught:
+            call()
+        assert caught.value.status == Status.MALFORMED
+
+
 def test_estimate_writes_the_shard_file_once(build_toy: Callable[[str], Path], cache_dir: Path) -> None:
     """The shard file that an estimate wrote is the one that is then loaded."""
     model = build_toy("llama-f32-untied")

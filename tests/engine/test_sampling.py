@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,13 +81,22 @@ class Library:
     def close(self) -> None:
         llama.llama_model_free(self._model)
 
-    def draw(self, sampling: Sampling, logits: bytes, history: Sequence[int], grammar_start: int) -> int:
-        """The token that the chain takes after `history`, whose last row gave `logits`."""
+    def draw(
+        self,
+        sampling: Sampling,
+        logits: bytes,
+        history: Sequence[int],
+        grammar_start: int,
+        without: Container[int] = (),
+    ) -> int:
+        """The token that the chain takes after `history`, whose last row gave `logits`; no candidate is
+        one of `without`."""
         values = np.frombuffer(logits, dtype=np.float32)
-        candidates = (llama.llama_token_data * len(values))(
-            *(llama.llama_token_data(token, float(value), 0.0) for token, value in enumerate(values))
+        tokens = [token for token in range(len(values)) if token not in without]
+        candidates = (llama.llama_token_data * len(tokens))(
+            *(llama.llama_token_data(token, float(values[token]), 0.0) for token in tokens)
         )
-        array = llama.llama_token_data_array(candidates, len(values), -1, False)
+        array = llama.llama_token_data_array(candidates, len(tokens), -1, False)
         samplers = self._samplers(sampling, history, grammar_start)
         for sampler in samplers:
             llama.llama_sampler_apply(sampler, ctypes.byref(array))
@@ -189,6 +198,25 @@ def test_draw_equals_the_chain_of_the_library(engine: Engine, library: Library, 
         assert rows is not None
         assert result.token == library.draw(sampling, rows.data, history, len(PROMPT))
         check_logprob(result, rows.data)
+        tokens = [drawn(result)]
+
+
+@pytest.mark.parametrize("typical_p", [0.2, 0.6, 0.9])
+def test_typical_sampling_beside_forbidden_tokens(engine: Engine, library: Library, typical_p: float) -> None:
+    """It is typical among the others: of a probability of 0 llama.cpp's own sampler makes NaN."""
+    banned = set(range(200, 260))
+    sampling = Sampling(temperature=1.0, typical_p=typical_p)
+    biased = replace(sampling, logit_bias=[(token, -math.inf) for token in banned])
+    drawing, showing = engine.session_open(biased), engine.session_open()
+    history: list[int] = []
+    tokens = PROMPT
+    for _ in range(STEPS):
+        position = len(history)
+        history += tokens
+        result = engine.forward(drawing, position, tokens=tokens, output=Output.TOKEN)
+        rows = engine.forward(showing, position, tokens=tokens, output=Output.LOGITS).rows
+        assert rows is not None
+        assert result.token == library.draw(sampling, rows.data, history, 0, without=banned)
         tokens = [drawn(result)]
 
 
@@ -366,6 +394,30 @@ def test_unknown_rows_cannot_be_looked_at(model: Path, cache_dir: Path, name: st
         assert last.session_length(session) == 0
         plain = last.session_open(Sampling(temperature=1.0))
         assert last.forward(plain, 0, hidden=hidden, output=Output.TOKEN).token is not None
+
+
+def test_refused_draw_leaves_the_penalties_as_they_were(model: Path, cache_dir: Path) -> None:
+    """After a draw that was refused over unknown rows, and a trim, the rows before still count as seen."""
+    sampling = Sampling(repeat_penalty=1000.0, repeat_last_n=2)
+    with Engine(model, layers=(3, 6), recipe=ALONE, max_sessions=2, cache_dir=cache_dir) as last:
+        hidden = np.full(last.describe().n_embd, 0.5, dtype=np.float32).tobytes()
+
+        def draw(session: int, position: int, token: int | None) -> int:
+            tokens = None if token is None else [token]
+            return drawn(last.forward(session, position, tokens=tokens, hidden=hidden, output=Output.TOKEN))
+
+        plain = last.session_open()
+        best = [draw(plain, position, 99) for position in range(3)]
+        disturbed = last.session_open(sampling)
+        for position in range(3):
+            draw(disturbed, position, best[2])
+        last.session_close(plain)
+        undisturbed = last.session_fork(disturbed, 3, sampling).session
+        for position in range(3, 10):
+            last.forward(disturbed, position, hidden=hidden)
+        assert refused(lambda: draw(disturbed, 10, None)).status == Status.ARGUMENT
+        last.session_trim(disturbed, 3)
+        assert draw(disturbed, 3, 99) == draw(undisturbed, 3, 99)
 
 
 BAD_VALUES: list[tuple[str, object]] = [

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import llama_cpp
@@ -17,7 +18,9 @@ import pytest
 from reference import Reference, Settings
 from shard_engine import Engine, Output, Recipe, ShardEngineError, Status, inspect, slice_artifact
 from tally import Tally
+from toy import KINDS
 from toy.architectures import VARIANTS, build
+from toy.model import build_toy as build_toy_of
 
 PROMPT = [5, 17, 99, 34, 120, 7, 61, 200]
 THREADS = 2
@@ -91,6 +94,24 @@ def test_slices_of_other_architectures(name: str, tmp_path: Path, tally: Tally) 
             engine.close()
     with Reference(model, Settings(threads=THREADS)) as reference:
         tally.check(reference.greedy(PROMPT, steps=1).prefill, actual, f"{name} in slices")
+
+
+def test_tensors_that_are_aligned_otherwise(tmp_path: Path, tally: Tally) -> None:
+    """Shards of a file with an alignment of its own hold the same tensors, and the first its embedding."""
+    model = build_toy_of(replace(KINDS["llama-q8_0-tied"], alignment=256), tmp_path, "aligned")
+    paths = [tmp_path / "first.gguf", tmp_path / "last.gguf"]
+    for path, layers in zip(paths, [(0, 3), (3, 6)], strict=True):
+        slice_artifact(model, layers, path)
+    engines = [Engine(path, recipe=RECIPE) for path in paths]
+    try:
+        actual = run_chain(engines, PROMPT)
+    finally:
+        for engine in engines:
+            engine.close()
+    with Reference(model, Settings(threads=THREADS)) as reference:
+        tally.check(
+            reference.greedy(PROMPT, steps=1).prefill, actual, "tensors that are aligned to 256 bytes"
+        )
 
 
 def test_slice_of_everything(build_toy: Callable[[str], Path], tmp_path: Path, tally: Tally) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,29 @@ def test_embedding_program_goes_on_where_its_worker_died() -> None:
     assert "1 restarts" in rehearsed.stderr
     assert "SIGKILL" in rehearsed.stderr
     assert "left behind: nothing" in rehearsed.stderr
+
+
+def test_embedding_program_that_is_asked_to_stop_finishes_its_generation() -> None:
+    """Also where it is asked twice."""
+    calm = run("embed.py", *FAKE, "--max-tokens", "1500")
+    process = subprocess.Popen(
+        [sys.executable, EXAMPLES / "embed.py", *FAKE, "--max-tokens", "1500"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        begun = process.stdout.read(1)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert begun + stdout == calm.stdout
+    assert "state=<WorkerState.DRAINING" in stderr
 
 
 def test_route_of_many_shards_is_whole_again_after_a_death() -> None:

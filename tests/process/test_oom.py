@@ -47,6 +47,14 @@ def test_evidence_needs_a_kill_and_proof_needs_the_log(
     assert OomWatch(kills_before=before, started_us=0).evidence(42) is expected
 
 
+def test_record_that_comes_a_moment_later_is_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel kills first and writes of it then."""
+    looks = iter([[], LOG])
+    monkeypatch.setattr(oom, "_count_kills", lambda: 6)
+    monkeypatch.setattr(oom, "_kernel_log", lambda: next(looks))
+    assert OomWatch(kills_before=5, started_us=0).evidence(42) is OomEvidence.PROVEN
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the counter is Linux's")
 def test_watch_begins_with_the_machines_own_count() -> None:
     """The real counter is read, without any privilege."""

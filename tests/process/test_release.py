@@ -158,6 +158,27 @@ async def test_worker_that_leaves_something_is_not_started_again(tmp_path: Path)
         name.unlink(missing_ok=True)
 
 
+@LINUX_ONLY
+async def test_reset_before_the_release_is_known_does_not_pass_it_over(tmp_path: Path) -> None:
+    """A worker that is given up at its death may be reset while it is still being measured; what it leaves
+    blocks the reload all the same, until somebody who knows of it asks again."""
+    program = executable(tmp_path, "leaves_shared_memory")
+    settings = replace(SETTINGS, executable=program, environment={"SHM_NAME": tmp_path.name})
+    supervisor = Supervisor(ShardSpec("none", layers=(0, 12)), settings=settings)
+    name = Path("/dev/shm") / tmp_path.name
+    try:
+        async with supervisor as worker:
+            os.kill(worker.pid, 9)
+            await worker.wait_for_end()
+            assert (supervisor.state, supervisor.release) == (WorkerState.FAILED, None)
+            supervisor.reset()
+            with anyio.fail_after(20), pytest.raises(Unreleased):
+                await supervisor.wait_ready()
+            assert supervisor.generation == 1
+    finally:
+        name.unlink(missing_ok=True)
+
+
 async def _until_failed(supervisor: Supervisor) -> None:
     worker = await supervisor.wait_ready()
     os.kill(worker.pid, 9)

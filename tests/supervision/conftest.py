@@ -1,4 +1,4 @@
-"""Every test here must leave no child and no descriptor behind."""
+"""Every test here must leave nothing behind: no child, no descriptor, no thread, no shared memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-import leaks
+from gguf_worker.testing import Baseline
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,5 +19,5 @@ def _libuv_is_initialised() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    with leaks.nothing_left():
+    with Baseline():
         yield

@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 import pytest
 
-import leaks
 from fakes import PROMPT, SETTINGS, spec
 from gguf_worker import Supervisor, WorkerState, inspect
 from gguf_worker.errors import WorkerDied
+from gguf_worker.testing import Baseline
 
 UVLOOP = {"use_uvloop": True}
 LOOPS = pytest.mark.parametrize("options", [{}, UVLOOP], ids=["asyncio", "uvloop"])
@@ -104,7 +104,7 @@ def test_supervisor_is_cancelled_at_every_step_of_its_life(
         return scope.cancel_called
 
     while True:
-        with leaks.nothing_left():
+        with Baseline():
             if not anyio.run(scenario, steps_taken + 1, backend_options=options):
                 break
         steps_taken += 1
@@ -144,7 +144,7 @@ def test_task_that_is_cancelled_natively_leaves_nothing(options: dict[str, bool]
     at = 0
     while True:
         at += 1
-        with leaks.nothing_left():
+        with Baseline():
             if not anyio.run(is_cancelled_at, work, at, backend_options=options):
                 break
     assert at > 4

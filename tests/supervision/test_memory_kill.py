@@ -12,17 +12,18 @@ import pytest
 from fakes import PROMPT, SETTINGS, spec
 from gguf_worker import ExitCause, Supervisor
 from gguf_worker.errors import WorkerDied
-from memory_group import memory_group
+from gguf_worker.testing import memory
 
-pytestmark = pytest.mark.anyio
-
+LACKING = memory.why_no_memory_group()
 LIMIT_BYTES = 64 << 20
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(LACKING != "", reason=LACKING)]
 
 
 async def test_worker_that_takes_too_much_memory_is_known_as_such() -> None:
     """Proven where the kernel's log may be read, probable where only its count can be; then replaced."""
     supervisor = Supervisor(spec(fault_plan="allocate@1"), settings=replace(SETTINGS, restart=PROMPT))
-    with memory_group(LIMIT_BYTES) as group:
+    with memory.memory_group(LIMIT_BYTES) as group:
         async with supervisor as worker:
             (group / "cgroup.procs").write_text(str(worker.pid))
             session = await worker.open_session()

@@ -9,34 +9,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-HOST = Path(__file__).parent.parent / "process" / "children" / "host.py"
-
-STATES = [
-    "idle",
-    "loading",
-    "computing",
-    "hanging",
-    "blocked on a full stdout",
-    "with a sibling that holds the pipes",
-]
+from gguf_worker.testing import host
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the end of a process is awaited by pidfd")
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", host.STATES)
 def test_worker_ends_with_its_killed_supervisor(state: str, note: Callable[[str], None]) -> None:
     """SIGKILL gives the supervisor no time to say anything; the worker is gone all the same."""
-    with subprocess.Popen([sys.executable, HOST, state], stdout=subprocess.PIPE, text=True) as host:
-        assert host.stdout is not None
-        pid = int(host.stdout.readline())
+    command = [sys.executable, "-m", host.__name__, state]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
         worker = os.pidfd_open(pid)
         try:
             began = time.perf_counter()
-            host.kill()
+            process.kill()
             gone, _, _ = select.select([worker], [], [], 20)
             took_ms = (time.perf_counter() - began) * 1e3
             note(f"worker of a killed supervisor, {state}: gone after {took_ms:.1f} ms")
@@ -126,11 +117,16 @@ anyio.run(main)
         assert "clean" in out
 
 
+def environment() -> dict[str, str]:
+    """Of a program that finds what this one finds."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path)])}
+
+
 def _run(program: str) -> str:
     """What a program of its own prints; a fork or a handler of signals must not be this process's."""
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path)])},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=60,

@@ -44,7 +44,9 @@ async def test_worker_attests_what_was_asked(worker: Worker) -> None:
     """A ready worker's identity, ownership and build are its own words, and they match the specification."""
     assert (worker.identity.start, worker.identity.end) == (0, 12)
     assert worker.identity.recipe.n_threads > 0
-    assert worker.identity.recipe == Recipe(n_threads=worker.identity.recipe.n_threads, prefill_chunk=512)
+    assert worker.identity.recipe == Recipe(
+        n_threads=worker.identity.recipe.n_threads, prefill_chunk=Recipe().n_ubatch
+    )
     assert worker.ownership.layers == (0, 12)
     assert worker.ownership.owned_layers == 12
     assert worker.ownership.token_embedding

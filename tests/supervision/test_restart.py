@@ -13,6 +13,7 @@ import pytest
 
 from fakes import IMPATIENT, PROMPT, SETTINGS, spec
 from gguf_worker import (
+    EventReader,
     ExitCause,
     GaveUp,
     Recipe,
@@ -20,6 +21,8 @@ from gguf_worker import (
     RestartScheduled,
     StateChanged,
     StderrLine,
+    StopDeadlines,
+    StopRung,
     Supervisor,
     Worker,
     WorkerEnded,
@@ -205,6 +208,26 @@ async def test_start_that_cannot_get_better_is_never_tried_again(
     assert supervisor.failure is caught.value
 
 
+async def test_executable_that_is_being_written_is_tried_again(tmp_path: Path) -> None:
+    """An upgrade in place is over soon."""
+    program = executable(tmp_path, "good")
+    patient = RestartPolicy(backoff_initial_s=3600, backoff_max_s=3600)
+    supervisor = Supervisor(spec(), settings=replace(SETTINGS, executable=program, restart=patient))
+    events = supervisor.events()
+
+    async def enter() -> None:
+        async with supervisor as worker:
+            assert worker.pid == supervisor.pid
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            with program.open("ab"):
+                tasks.start_soon(enter)
+                assert "busy" in (await events.wait_for(RestartScheduled)).reason
+            supervisor.reset()
+    assert supervisor.generation == 2
+
+
 async def test_events_tell_a_death_and_its_restart_in_order() -> None:
     """Every step of a worker's life is an event, with the process that it is about."""
     supervisor = Supervisor(spec(), settings=RESTARTING)
@@ -321,6 +344,48 @@ async def test_drain_ends_at_its_deadline() -> None:
     assert supervisor.state is WorkerState.STOPPED
 
 
+async def test_second_drain_waits_like_the_first() -> None:
+    """Whoever else asks for it cuts nothing off, and both are told when the worker has finished."""
+    supervisor = Supervisor(spec(fault_plan="slow:200"), settings=RESTARTING)
+    async with supervisor as worker:
+        session = await worker.open_session()
+        drained: list[bool] = []
+
+        async def drain() -> None:
+            drained.append(await supervisor.drain(20))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drain)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(drain)
+            await anyio.wait_all_tasks_blocked()
+            assert (await session.forward(tokens=[2], output="none")).length == 1
+            assert drained == []
+            with anyio.fail_after(10):
+                await session.close()
+        assert drained == [True, True]
+        assert worker.exit is None
+    assert supervisor.exit is not None
+    assert supervisor.exit.cause is ExitCause.CLEAN
+
+
+@pytest.mark.parametrize("how", ["drain", "kill"])
+async def test_reset_after_a_stop_starts_nothing(how: str) -> None:
+    """A worker that was given up and then stopped stays given up: nobody is there to start it, and whoever
+    waits for it is told."""
+    supervisor = Supervisor(spec(), settings=SETTINGS)
+    async with supervisor as worker:
+        await kill(worker)
+        if how == "drain":
+            assert await supervisor.drain(20)
+        else:
+            supervisor.kill()
+        supervisor.reset()
+        with anyio.fail_after(20), pytest.raises(GivenUp):
+            await supervisor.wait_ready()
+    assert (supervisor.state, supervisor.generation) == (WorkerState.FAILED, 1)
+
+
 async def test_worker_that_dies_while_it_drains_is_not_started_again() -> None:
     """A drain ends when there is nothing left to finish."""
     supervisor = Supervisor(spec(), settings=RESTARTING)
@@ -395,4 +460,23 @@ async def test_killed_supervisor_starts_no_other_worker() -> None:
     assert supervisor.exit.cause is ExitCause.SIGNAL_OURS
     assert supervisor.exit.signal == signal.SIGKILL
     assert supervisor.release is not None
-    assert supervisor.release.complete
+    assert (supervisor.release.stop_rung, supervisor.release.complete) == (StopRung.KILL, True)
+
+
+async def test_kill_in_the_middle_of_a_stop_is_told_as_the_rung_that_worked() -> None:
+    """A worker that heeds no request is being stopped patiently when somebody loses patience."""
+    patient = replace(SETTINGS, stop=StopDeadlines(request_s=3600))
+    supervisor = Supervisor(spec(fault_plan="hold@bye"), settings=patient)
+    events = supervisor.events()
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks, supervisor:
+            tasks.start_soon(_kill_when_held, supervisor, events)
+    assert supervisor.release is not None
+    assert (supervisor.release.stop_rung, supervisor.release.complete) == (StopRung.KILL, True)
+    assert supervisor.exit is not None
+    assert supervisor.exit.stop_rung is StopRung.KILL
+
+
+async def _kill_when_held(supervisor: Supervisor, events: EventReader) -> None:
+    await events.wait_for(StderrLine, lambda line: "in place of bye" in line.text)
+    supervisor.kill()

@@ -10,7 +10,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-import leaks
 from fakes import IMPATIENT, SETTINGS, spec
 from gguf_worker import Identity, Progress, Recipe, StopRung, Supervisor, WorkerState, inspect, slice_artifact
 from gguf_worker.errors import (
@@ -21,6 +20,7 @@ from gguf_worker.errors import (
     StartupError,
     WorkerStopped,
 )
+from gguf_worker.testing import Baseline, Footprint
 from misbehaving import executable
 
 pytestmark = pytest.mark.anyio
@@ -139,7 +139,7 @@ async def test_several_supervisors_share_one_loop() -> None:
 
 async def test_supervisor_leaves_nothing_after_many_lives() -> None:
     """Starting and stopping again and again leaves no process and no descriptor."""
-    with leaks.nothing_left():
+    with Baseline():
         for _ in range(10):
             async with Supervisor(spec(), settings=SETTINGS) as worker:
                 await worker.ping()
@@ -174,7 +174,7 @@ async def test_inspect_and_slice_need_a_worker_for_one_answer(tmp_path: Path) ->
     with pytest.raises(RequestError) as caught:
         await slice_artifact(spec().model, (3, 70), tmp_path / "no.slice", engine="fake", settings=SETTINGS)
     assert caught.value.code == "range"
-    assert leaks.children() == set()
+    assert not Footprint.now().children
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ async def test_start_that_cannot_be_is_one_plain_error(
     """Whatever is wrong with the arguments is one typed error, the supervisor can still be shown, and no
     descriptor is left."""
     supervisor = Supervisor(replace(spec(), **changes), settings=replace(SETTINGS, **settings))  # type: ignore[arg-type]
-    with leaks.nothing_left(), pytest.raises(error):
+    with Baseline(), pytest.raises(error):
         await supervisor.__aenter__()
     assert "failed" in repr(supervisor)
 
@@ -224,10 +224,10 @@ async def test_inspection_interrupted_while_it_cleans_up_leaves_nothing(tmp_path
     stop = replace(IMPATIENT, request_s=60.0)
     program = executable(tmp_path, "ignores_shutdown")
     settings = replace(SETTINGS, executable=str(program), stop=stop)
-    with leaks.nothing_left():
+    with Baseline():
         task = asyncio.create_task(inspect("fake:", engine="fake", settings=settings))
         with anyio.fail_after(20):
-            while not leaks.children():  # noqa: ASYNC110 - bounded; nobody tells of a spawn
+            while not Footprint.now().children:  # noqa: ASYNC110 - bounded; nobody tells of a spawn
                 await anyio.sleep(0.01)
             while not task.done():  # each cancel meets another await of the clean-up
                 task.cancel()

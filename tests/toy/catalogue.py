@@ -40,6 +40,8 @@ class Toy:
     heads: int = 4
     kv_heads: int = 2
     ff: int = 512
+    alignment: int = 32
+    """Of the tensors in the file; another than 32 is said in its metadata."""
     seed: int = 1
 
     @property

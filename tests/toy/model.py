@@ -43,6 +43,8 @@ def write_toy(toy: Toy, path: Path, name: str, architecture: str = "llama") -> N
     _add_hyperparameters(writer, toy)
     n_vocab = add_spm(writer, toy.further_tokens) if toy.vocabulary == "spm" else add_bpe(writer)
     writer.add_vocab_size(n_vocab)
+    if toy.alignment != writer.data_alignment:
+        writer.add_custom_alignment(toy.alignment)
     for tensor, values, kind in _tensors(toy, n_vocab):
         _add_tensor(writer, tensor, values, kind)
     writer.write_header_to_file()

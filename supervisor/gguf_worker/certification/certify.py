@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +29,7 @@ from gguf_worker.certification.workload import Sequence, default_prompts, random
 from gguf_worker.errors import GgufWorkerError
 from gguf_worker.generation import Route
 from gguf_worker.protocol.messages import Inspection
+from gguf_worker.supervision.policy import RestartPolicy
 from gguf_worker.supervision.settings import WorkerSettings
 from gguf_worker.supervision.spec import ShardSpec
 
@@ -67,7 +69,7 @@ async def certify(plan: CertifyPlan, *, on_progress: OnProgress | None = None) -
     """
     report = on_progress or _no_report
     with Recording() as unsplit:
-        async with Route.start(_specs(plan, ()), settings=_settings()) as route:
+        async with _route(plan, ()) as route:
             workload = await _workload(plan, route)
             await _run(route, workload, unsplit.put, "unsplit", report)
             (worker,) = route.workers
@@ -93,17 +95,29 @@ def _no_report(_what: str, _done: int, _total: int) -> None:
     pass
 
 
-def _settings() -> WorkerSettings:
-    return WorkerSettings(max_frame_bytes=FRAME_BYTES)
+@asynccontextmanager
+async def _route(plan: CertifyPlan, cuts: tuple[int, ...]) -> AsyncIterator[Route]:
+    """The stages of one way to cut, with one session for each sequence of the batched run and one for its
+    filler. Where sessions cannot be trimmed, which only a loaded model says, it is started again with a
+    further one for each sequence: see `Seat`."""
+    n_sequences = len(plan.prompts) + 1
+    async with _start(plan, cuts, n_sequences + 1) as route:
+        if all(worker.capacity.can_trim for worker in route.workers):
+            yield route
+            return
+    async with _start(plan, cuts, 2 * n_sequences + 1) as route:
+        yield route
 
 
-def _specs(plan: CertifyPlan, cuts: tuple[int, ...]) -> list[ShardSpec]:
-    """One session for each sequence of the batched run, and one for its filler."""
-    n_sessions = len(plan.prompts) + 2
-    return [
+def _start(plan: CertifyPlan, cuts: tuple[int, ...], n_sessions: int) -> Route:
+    specs = [
         replace(plan.spec, layers=layers, artifact=plan.found.artifact, max_sessions=n_sessions)
         for layers in pairwise((0, *cuts, plan.found.n_layer))
     ]
+    # What a worker that died had computed is gone, and so is the certificate: there is nothing to restart it
+    # for.
+    settings = WorkerSettings(max_frame_bytes=FRAME_BYTES, restart=RestartPolicy.never())
+    return Route.start(specs, settings=settings)
 
 
 # ---- the rows -----------------------------------------------------------------------------------
@@ -136,10 +150,17 @@ async def _workload(plan: CertifyPlan, route: Route) -> tuple[Sequence, ...]:
 
 
 async def _tokens_of(route: Route, text: str, number: int, n_vocab: int) -> tuple[int, ...]:
-    """A model without a vocabulary gets as many random tokens as the text has words."""
+    """A model without a vocabulary gets as many random tokens as the text has words. Raises GgufWorkerError
+    for a text without tokens."""
     if route.tokenizer is None:
         return random_tokens(max(LEAST_PROMPT_ROWS, len(text.split())), n_vocab, seed=2 + number)
-    return tuple(await route.tokenize(text))
+    tokens = tuple(await route.tokenize(text))
+    if not tokens:
+        raise GgufWorkerError(
+            f"the prompt {text!r} has no tokens, and this model adds none of its own; give it some text",
+            code="argument",
+        )
+    return tokens
 
 
 async def _run(
@@ -169,7 +190,7 @@ async def _certify_cut(
         found[key[0]] += compare(unsplit.get(key), block)
 
     label = "cut before " + ", ".join(map(str, cuts))
-    async with Route.start(_specs(plan, cuts), settings=_settings()) as route:
+    async with _route(plan, cuts) as route:
         await _run(route, workload, check, label, report)
         shards = tuple(worker.identity.shard or "" for worker in route.workers)
     return CutEvidence(

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from gguf_worker._schema import Buffer
+from gguf_worker.errors import GgufWorkerError
 
 Key = tuple[str, int, int]
 """(how it was computed, number of the sequence, position of the block's first row)."""
@@ -17,7 +18,9 @@ class Recording:
 
     def __init__(self, folder: str | None = None) -> None:
         """`folder` None: the system's folder for temporary files."""
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (this class is the context manager)
+        self._folder = folder or tempfile.gettempdir()
+        # Unbuffered: a block that found no room must not be tried again when the file is closed.
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (this is a context manager)
         self._places: dict[Key, tuple[int, int]] = {}
         self._size = 0
 
@@ -38,9 +41,20 @@ class Recording:
         return tuple(self._places)
 
     def put(self, key: Key, block: Buffer) -> None:
-        """Keeps a block. Raises OSError where there is no room for it."""
-        self._file.seek(self._size)
-        self._file.write(block)
+        """Keeps a block. Raises GgufWorkerError, code `no_space`, where it cannot be written."""
+        rest = memoryview(block).cast("B")
+        try:
+            self._file.seek(self._size)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise GgufWorkerError(
+                f"the unsplit model's logits, {self._size + len(block)} bytes by now, cannot be kept in "
+                f"{self._folder}: {error.strerror}; set TMPDIR to a folder with more room, or compare fewer "
+                "rows",
+                code="no_space",
+                retryable=True,
+            ) from error
         self._places[key] = (self._size, len(block))
         self._size += len(block)
 

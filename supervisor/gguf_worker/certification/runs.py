@@ -22,8 +22,9 @@ Sink = Callable[[Key, Buffer], None]
 
 ALONE, STEPWISE, BATCHED = "alone", "stepwise", "batched"
 
-BATCH_ATTEMPTS = 8
-"""How often rows are sent again until all of them shared one step."""
+BATCH_ATTEMPTS = 100
+"""How often rows are sent again until all of them shared one step. A model so fast that they often do not is
+one whose attempts cost next to nothing."""
 POLL_S = 0.0005
 
 
@@ -61,10 +62,11 @@ async def run_batched(route: Route, sequences: Sequence[Tokens], sink: Sink) -> 
         chains = [await owner.enter_async_context(route.open_chain()) for _ in sequences]
         for chain, tokens in zip(chains, sequences, strict=True):
             await chain.forward(tokens.prompt, Output.NONE)
+        seats = [await owner.enter_async_context(_seated(chain)) for chain in chains]
         for step in range(max(len(tokens.continuation) for tokens in sequences)):
             going = [n for n, tokens in enumerate(sequences) if step < len(tokens.continuation)]
             rows = [sequences[number].continuation[step] for number in going]
-            results = await filler.one_step([chains[number] for number in going], rows)
+            results = await filler.one_step([seats[number] for number in going], rows)
             for number, result in zip(going, results, strict=True):
                 sink((BATCHED, number, result.length - 1), _logits(result))
 
@@ -75,6 +77,54 @@ def _logits(result: Result) -> Buffer:
 
 
 # ---- making sure that rows share a step ---------------------------------------------------------
+
+
+class Seat:
+    """One sequence's session on one stage, in which a row can be tried and taken back.
+
+    Where the session cannot be trimmed (the model has recurrent state), a fork of it is kept for that: it
+    takes the session's place, with the state that the session had.
+    """
+
+    def __init__(self, session: Session, *, can_trim: bool) -> None:
+        self.session = session
+        self._can_trim = can_trim
+        self._before: Session | None = None
+
+    async def begin(self) -> None:
+        """To be called before a row is tried."""
+        if not self._can_trim:
+            self._before = await self.session.fork()
+
+    async def keep(self) -> None:
+        """The row stays."""
+        if self._before is not None:
+            await self._before.release()
+            self._before = None
+
+    async def take_back(self) -> None:
+        """The session is as it was before the row."""
+        if self._before is None:
+            await self.session.trim(self.session.position - 1)
+        else:
+            await self.session.release()
+            self.session, self._before = self._before, None
+
+    async def release(self) -> None:
+        """Ends its sessions."""
+        await self.keep()
+        await self.session.release()
+
+
+@asynccontextmanager
+async def _seated(chain: SessionChain) -> AsyncIterator[list[Seat]]:
+    """A seat for each stage of a chain."""
+    async with AsyncExitStack() as owner:
+        seats = []
+        for session, worker in zip(chain.sessions, chain.workers, strict=True):
+            seats.append(Seat(session, can_trim=worker.capacity.can_trim))
+            owner.push_async_callback(seats[-1].release)
+        yield seats
 
 
 @asynccontextmanager
@@ -118,41 +168,44 @@ class Filler:
     def _output(self, stage: int) -> Output:
         return Output.NONE if stage + 1 == len(self._workers) else Output.HIDDEN
 
-    async def one_step(self, chains: Sequence[SessionChain], tokens: Sequence[int]) -> list[Result]:
-        """One row of each chain, all of them in one step on every stage; the last stage's logits."""
+    async def one_step(self, chains: Sequence[Sequence[Seat]], tokens: Sequence[int]) -> list[Result]:
+        """One row of each chain of seats, all of them in one step on every stage; the last stage's logits."""
         results: list[Result] = []
         for stage in range(len(self._workers)):
-            sessions = [chain.sessions[stage] for chain in chains]
+            seats = [chain[stage] for chain in chains]
             hidden = [result.hidden for result in results] or [None] * len(chains)
-            results = await self._stage_step(stage, sessions, tokens, hidden)
+            results = await self._stage_step(stage, seats, tokens, hidden)
         return results
 
     async def _stage_step(
-        self, stage: int, sessions: Sequence[Session], tokens: Sequence[int], hidden: Sequence[Buffer | None]
+        self, stage: int, seats: Sequence[Seat], tokens: Sequence[int], hidden: Sequence[Buffer | None]
     ) -> list[Result]:
         output = Output.LOGITS if stage + 1 == len(self._workers) else Output.HIDDEN
         for _ in range(BATCH_ATTEMPTS):
-            results: list[Result | None] = [None] * len(sessions)
+            results: list[Result | None] = [None] * len(seats)
 
             async def one(index: int, results: list[Result | None] = results) -> None:
-                results[index] = await sessions[index].forward_piece(
+                results[index] = await seats[index].session.forward_piece(
                     tokens=[tokens[index]] if stage == 0 else None, hidden=hidden[index], output=output
                 )
 
+            for seat in seats:
+                await seat.begin()
             rows_before = (await self._workers[stage].health()).rows
             async with plain_task_group() as tasks:
                 tasks.start_soon(self._fill, stage)
                 await self._until_computing(stage, rows_before)
-                for index in range(len(sessions)):
+                for index in range(len(seats)):
                     tasks.start_soon(one, index)
             await self._sessions[stage].trim(0)
             done = [result for result in results if result is not None]
-            if all(result.batch_rows == len(sessions) for result in done):
+            share = all(result.batch_rows == len(seats) for result in done)
+            for seat in seats:
+                await (seat.keep() if share else seat.take_back())
+            if share:
                 return done
-            for session in sessions:
-                await session.trim(session.position - 1)
         raise GgufWorkerError(
-            f"{len(sessions)} rows never shared a step on stage {stage} in {BATCH_ATTEMPTS} attempts; "
+            f"{len(seats)} rows never shared a step on stage {stage} in {BATCH_ATTEMPTS} attempts; "
             "run it on a machine that is less busy",
             code="not_batched",
             retryable=True,

@@ -72,6 +72,11 @@ class SessionChain:
         return tuple(self._sessions)
 
     @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Whose sessions these are, in order."""
+        return tuple(self._workers)
+
+    @property
     def position(self) -> int:
         """Rows that every stage holds."""
         return self._sessions[-1].position if self._trim_first is None else self._trim_first

@@ -107,10 +107,10 @@ class ChildProcess:
         return time.monotonic() - self.started
 
     def resident_bytes(self) -> int:
-        """Resident memory of the process now; 0 once it has ended."""
+        """Resident memory of the process now; 0 once it has ended, and where nobody can look."""
         try:
             return int(psutil.Process(self.pid).memory_info().rss)
-        except psutil.Error:
+        except (psutil.Error, OSError):  # the second where no descriptor is free
             return 0
 
     async def wait_for_end(self) -> None:

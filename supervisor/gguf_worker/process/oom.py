@@ -15,6 +15,8 @@ from gguf_worker.process.exit import OomEvidence
 _COUNTER = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 _KMSG_RECORD_BYTES = 8192
 _KMSG_MAX_RECORDS = 65536
+_LOOKS = 5
+_BETWEEN_LOOKS_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,17 @@ class OomWatch:
         if kills is None or self.kills_before is None or kills <= self.kills_before:
             return OomEvidence.NONE
         # The log has a clock of its own, which the monotonic one is steered away from over the days.
-        named = names_killed(_kernel_log(), pid, self.started_us - self.started_us // 1000)
+        named = _is_named_soon(pid, self.started_us - self.started_us // 1000)
         return OomEvidence.PROVEN if named else OomEvidence.PROBABLE
+
+
+def _is_named_soon(pid: int, since_us: int) -> bool:
+    """The kernel sends its SIGKILL a moment before it writes of it in the log."""
+    for _ in range(_LOOKS):
+        if names_killed(_kernel_log(), pid, since_us):
+            return True
+        time.sleep(_BETWEEN_LOOKS_S)
+    return False
 
 
 def names_killed(records: Iterable[bytes], pid: int, since_us: int) -> bool:

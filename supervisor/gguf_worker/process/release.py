@@ -31,7 +31,8 @@ class ReleaseReport:
     group_empty: bool
     """No living process is left in its process group."""
     survivors: tuple[int, ...]
-    """Processes that it had started, in whatever group, and that could not be ended."""
+    """Processes that it had started, in whatever group, and that could not be ended. One that left its
+    session and dropped its environment as well is not seen."""
     shared_memory: tuple[str, ...]
     """Named shared memory that it was seen to hold and that is still there."""
     resident_before_bytes: int
@@ -53,16 +54,17 @@ async def measure_release(
 ) -> ReleaseReport:
     """Ends what the process started and left, wherever it is, and checks what is left of it then."""
     reaped = child.status is not None
-    living = await _end_survivors(child) if reaped else survivors.marked(child.mark)
+    remains = await _end_survivors(child) if reaped else _look(child)
     still_open = [d.number for d in child.descriptors if not d.verify_closed()]
-    group_empty = reaped and child.group_is_empty()
-    others = tuple(process.pid for process in living if process.pid != child.pid)
+    others = tuple(process.pid for process in remains.living if process.pid != child.pid)
     shared_memory = tuple(child.shared_memory.left()) if reaped else ()
     unreleased = []
     if not reaped:
         unreleased.append(f"process {child.pid} has not ended")
-    elif not group_empty:
+    elif remains.unseen is None and not remains.group_empty:
         unreleased.append(f"process group {child.pid} still has a process in it")
+    if remains.unseen is not None:
+        unreleased.append(f"nobody can look for what it started: {remains.unseen}")
     if others:
         unreleased.append(f"processes {list(others)}, which it started, have not ended")
     if still_open:
@@ -74,22 +76,40 @@ async def measure_release(
         stop_rung=stop_rung,
         process_reaped=reaped,
         descriptors_closed=not still_open,
-        group_empty=group_empty,
+        group_empty=remains.group_empty,
         survivors=others,
         shared_memory=shared_memory,
         resident_before_bytes=resident_before_bytes,
-        resident_after_bytes=survivors.resident_bytes(living),
+        resident_after_bytes=survivors.resident_bytes(remains.living),
         bye=bye,
         unreleased=tuple(unreleased),
     )
 
 
-async def _end_survivors(child: ChildProcess) -> list[psutil.Process]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Remains:
+    """What one look found of a worker and of all that it started."""
+
+    living: list[psutil.Process]
+    group_empty: bool
+    unseen: str | None = None
+    """Why nobody could look."""
+
+
+def _look(child: ChildProcess) -> _Remains:
+    try:
+        living = survivors.marked(child.mark)
+        return _Remains(living=living, group_empty=child.status is not None and child.group_is_empty())
+    except OSError as error:
+        return _Remains(living=[], group_empty=False, unseen=error.strerror)
+
+
+async def _end_survivors(child: ChildProcess) -> _Remains:
     """Kills what carries the worker's mark until nothing does; a new parent needs a moment to reap it."""
-    living = survivors.marked(child.mark)
+    remains = _look(child)
     with anyio.move_on_after(SURVIVORS_DEADLINE_S):
-        while living or not child.group_is_empty():
-            survivors.kill(living)
+        while remains.living or not remains.group_empty:
+            survivors.kill(remains.living)
             await anyio.sleep(SURVIVORS_POLL_S)
-            living = survivors.marked(child.mark)
-    return living
+            remains = _look(child)
+    return remains

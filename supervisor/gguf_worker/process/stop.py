@@ -44,10 +44,17 @@ class StopLadder:
         if self.gone.is_set():
             return
         for rung, act, seconds in self._rungs():
+            if self.rung is StopRung.KILL and rung is not StopRung.KILL:
+                continue  # `kill` left these out
             self.rung = rung
             if act() and await self._gone_within(seconds):
                 return
         self.rung = StopRung.NONE
+
+    def kill(self) -> None:
+        """The last rung at once, before `descend` or while it waits on another one."""
+        self.rung = StopRung.KILL
+        self._kill()
 
     def _rungs(self) -> tuple[tuple[StopRung, Callable[[], bool], float], ...]:
         return (

@@ -1,7 +1,8 @@
 """Processes that a worker started, wherever they have gone since.
 
 A process group holds what the worker started, unless it asked for a group or session of its own. The
-environment goes along with every fork and exec, so each worker gets a variable with a value of its own.
+environment goes along with every fork and exec, so each worker gets a variable with a value of its own. Only
+what asked for a session of its own and dropped its environment as well is not found.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ def new_mark() -> str:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """The living processes that have this mark; those of other users cannot be seen."""
+    """The living processes that have this mark; those of other users cannot be seen.
+
+    Raises OSError where nobody can look (no descriptor is free): that is not the same as to find none.
+    """
     found = []
     for pid in _candidates(mark):
-        with contextlib.suppress(psutil.Error, OSError):
+        with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             if process.environ().get(VARIABLE) == mark:
                 found.append(process)
@@ -42,7 +46,7 @@ def _candidates(mark: str) -> Iterator[int]:
         return
     needle = f"{VARIABLE}={mark}".encode()
     for entry in os.scandir("/proc"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError, PermissionError):
             if entry.name.isdigit() and needle in Path(entry.path, "environ").read_bytes():
                 yield int(entry.name)
 

@@ -263,7 +263,8 @@ class Channel:
         """Opens no more sessions; returns when none is open and nobody waits for an answer."""
         self.opens_sessions = False
         while self.sessions or self._pending:
-            self._quiet = anyio.Event()
+            if self._quiet.is_set():
+                self._quiet = anyio.Event()
             await self._quiet.wait()
 
     def close_input(self) -> None:

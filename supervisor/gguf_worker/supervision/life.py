@@ -154,7 +154,7 @@ class Life:
     def kill(self) -> None:
         """Ends the process at once, because its owner asks for it."""
         if self.pid is not None and self.exit is None:
-            self._child.signal_group(signal.SIGKILL)
+            self._ladder.kill()
 
     def blame(self, cause: ExitCause, detail: str) -> None:
         """Records why the process will have ended, without ending it."""
@@ -341,9 +341,9 @@ class Life:
 
     async def _finish(self) -> None:
         """Stops, reaps, closes and measures, whatever state the process is in."""
-        if not self.ended.is_set():
-            self.look_at_memory()
         try:
+            if not self.ended.is_set():
+                self.look_at_memory()
             with anyio.CancelScope(shield=True):
                 await self._ladder.descend()
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,6 +44,9 @@ class RestartPolicy:
         ):
             if not value >= least:
                 raise ValueError(f"RestartPolicy.{name} is {value}; it must be at least {least}")
+        for name in ("backoff_initial_s", "backoff_factor", "backoff_max_s"):
+            if math.isinf(getattr(self, name)):
+                raise ValueError(f"RestartPolicy.{name} is infinite; no worker would be started again")
         if self.jitter > 1:
             raise ValueError(f"RestartPolicy.jitter is {self.jitter}; it must be at most 1")
 
@@ -116,7 +120,7 @@ class RestartHistory:
         self._causes.append(failure.cause)
         if not failure.may_retry:
             return self._give_up(f"{failure.cause}: another attempt would meet the same")
-        if failure.ready_for_s >= self.policy.stable_after_s:
+        if 0 < failure.ready_for_s >= self.policy.stable_after_s:
             self._in_a_row = 0
         while self._restarted_at and self._restarted_at[0] <= failure.at - self.policy.window_s:
             self._restarted_at.popleft()

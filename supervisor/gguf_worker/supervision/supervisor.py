@@ -205,15 +205,16 @@ class Supervisor:
 
     async def drain(self, timeout_s: float) -> bool:
         """Lets the worker finish: it opens no more sessions, and this returns when every session is closed
-        and every request answered, or after `timeout_s`. True where nothing was left. The worker is not
-        started again from here on; leaving the context stops it."""
+        and every request answered, or after `timeout_s`. True where nothing was left, also because the worker
+        died meanwhile. It is not started again from here on; leaving the context stops it."""
         if self._tasks is None:
             return True
-        was_ready = self.state is WorkerState.READY
+        before = self.state
         if self._lifecycle.can(Event.STOP):
             self._lifecycle.apply(Event.STOP)
-        if not was_ready or self._life is None:
+        if before not in (WorkerState.READY, WorkerState.DRAINING):
             self._owner_scope.cancel()
+        if self._owner_scope.cancel_called or self._life is None:
             return True
         with anyio.move_on_after(timeout_s) as scope:
             await self._life.channel.drained()
@@ -232,9 +233,9 @@ class Supervisor:
 
     def reset(self) -> None:
         """Forgets every failure, because its cause was mended. A worker that was given up, or that waits for
-        its restart, is started at once. Without effect once the context was left."""
+        its restart, is started at once. Without effect once it was drained, killed or left."""
         self._history.reset()
-        if self.state is WorkerState.FAILED and not self._log.is_closed:
+        if self.state is WorkerState.FAILED and not self._owner_scope.cancel_called:
             self.failure = None
             self._lifecycle.apply(Event.RESET)
         self._wake.set()
@@ -313,6 +314,8 @@ class Supervisor:
             check_attested(spec, loaded)
             if self._identity is not None:
                 check_unchanged(self._identity, loaded)
+            if life.exit is not None:  # between its answer and this turn
+                raise WorkerDied(life.exit)
         except WorkerDied as death:
             raise StartupError.from_death(death) from death
         except (RequestError, LocalProtocolError) as refusal:
@@ -338,7 +341,9 @@ class Supervisor:
         if self._decision is None:
             self._decide(error)
         decision = self._decision
-        if isinstance(decision, Restart) and self.release is not None and not self.release.complete:
+        # One that was given up is FAILED here, unless somebody's `reset` was faster than its release.
+        will_start = self.state is not WorkerState.FAILED
+        if will_start and self.release is not None and not self.release.complete:
             decision = self._decision = self._unreleased(self.release)
         if isinstance(decision, Restart):
             self._announce_restart(decision, error)
@@ -423,8 +428,6 @@ class Supervisor:
         life.look_at_memory()
         self._log.add(WorkerReady(stamp=self._stamp(), identity=worker.identity, load_s=worker.load_s))
         self._move(Event.LOADED)
-        if life.exit is not None and self.state is WorkerState.READY:  # between its answer and this turn
-            self._take_death()
 
     def _take_end(self, life: Life) -> None:
         """The process has ended and nobody who waits for it knows yet."""
@@ -471,7 +474,7 @@ class Supervisor:
 NEVER_RETRIED = (ExecutableNotFound, VersionMismatch, PinMismatch, LoadRejected, IdentityMismatch, Unreleased)
 """Failures that the next attempt would meet again."""
 
-PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY)
 """Reasons for which a spawn fails now and may succeed soon."""
 
 

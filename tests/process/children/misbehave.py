@@ -22,8 +22,8 @@ Map = dict[str, Any]
 RECIPE: Map = {
     "n_ctx": 4096,
     "n_batch": 512,
-    "n_ubatch": 512,
-    "prefill_chunk": 512,
+    "n_ubatch": 128,
+    "prefill_chunk": 128,
     "n_threads": 1,
     "flash_attn": True,
     "repack": True,
@@ -313,6 +313,16 @@ def closes_stdin() -> None:
             linger()
 
 
+def closes_stdout_then_exits() -> None:
+    send(hello())
+    for request in requests():
+        if request["type"] == "load":
+            send(loaded(request))
+            os.close(1)
+            time.sleep(0.3)
+            os._exit(3)
+
+
 def floods_stderr_then_crashes() -> None:
     def answer(_: Map) -> None:
         os.write(2, b"".join(b"line %d\n" % i for i in range(200_000)))
@@ -337,6 +347,15 @@ def loads_without_progress() -> None:
     for request in requests():
         if request["type"] == "load":
             send({"type": "progress", "id": request["id"], "phase": "load", "done": 5, "total": 10})
+
+
+def loads_then_exits() -> None:
+    send(hello())
+    for request in requests():
+        send({"type": "progress", "id": request["id"], "phase": "load", "done": 1, "total": 1})
+        time.sleep(0.05)
+        send(loaded(request))
+        os._exit(3)
 
 
 def loads_slowly() -> None:

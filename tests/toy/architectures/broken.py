@@ -52,6 +52,7 @@ _LIST = (
     Broken(
         name="rwkv6qwen2-first", base=replace(VARIANTS["rwkv6qwen2"], detail="first", without=()), keys={}
     ),
+    _broken("llama", "negative-epsilon", {"attention.layer_norm_rms_epsilon": -1.0}),
     _broken("bailingmoe3", "rising-gate", {"kda.gate_lower_bound": 1.0}),
     _broken("deepseek32", "short-index", {"attention.indexer.key_length": 16}),
     _broken("minimax-m3", "no-block", {"attention.indexer.block_size": 0}),
