@@ -255,6 +255,24 @@ static bool check_gate(const checked_model *model) {
     return true;
 }
 
+/* What norms add to a variance; written so that NaN is refused. */
+static bool check_epsilons(const checked_model *model) {
+    static const char *const KEYS[] = {"attention.layer_norm_epsilon",
+                                       "attention.layer_norm_rms_epsilon",
+                                       "attention.group_norm_epsilon"};
+    for (size_t i = 0; i < sizeof(KEYS) / sizeof(KEYS[0]); i++) {
+        char key[META_KEY_SIZE];
+        float epsilon = 0.0f;
+        meta_key(key, model->rule->architecture, KEYS[i]);
+        if (meta_f32(model->gguf, key, &epsilon) && !(epsilon >= 0.0f)) {
+            snprintf(model->reason, model->reason_size, "the key %s is %g, which must be 0 or more",
+                     key, (double)epsilon);
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool check_vocabulary(const checked_model *model) {
     const int64_t tokens = meta_array(model->gguf, "tokenizer.ggml.tokens");
     const uint32_t least = model->rule->least_vocabulary;
@@ -279,5 +297,5 @@ bool arch_check(const arch_rule *rule, const struct gguf_context *gguf, uint32_t
            check_positive(&model, "context_length") && check_heads(&model) &&
            check_lengths(&model) && check_experts(&model) && check_states(&model) &&
            check_bounds(&model) && check_scaling(&model) && check_cycles(&model) &&
-           check_gate(&model) && check_vocabulary(&model);
+           check_gate(&model) && check_epsilons(&model) && check_vocabulary(&model);
 }

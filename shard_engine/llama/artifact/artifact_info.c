@@ -162,6 +162,21 @@ static bool check_lacks(shard_artifact *artifact) {
     return true;
 }
 
+/* False, with the reason, where the library's own buffers could not begin at the tensors. */
+static bool check_alignment(shard_artifact *artifact) {
+    for (uint32_t i = 0; i < artifact->info.n_files; i++) {
+        const size_t alignment = gguf_get_alignment(artifact->files[i].gguf);
+        if (alignment % GGUF_DEFAULT_ALIGNMENT != 0) {
+            snprintf(artifact->info.reason, sizeof(artifact->info.reason),
+                     "its tensors are aligned to %zu bytes (general.alignment), and llama.cpp "
+                     "aborts unless that is a multiple of %d; convert it again",
+                     alignment, GGUF_DEFAULT_ALIGNMENT);
+            return false;
+        }
+    }
+    return true;
+}
+
 static void judge(shard_artifact *artifact) {
     shard_artifact_info *info = &artifact->info;
     const arch_rule *rule = artifact->rule;
@@ -182,7 +197,7 @@ static void judge(shard_artifact *artifact) {
                  info->architecture);
         return;
     }
-    if (!check_lacks(artifact)) {
+    if (!check_lacks(artifact) || !check_alignment(artifact)) {
         return;
     }
     artifact->can_be_served = rule->use != ARCH_REFUSED;

@@ -41,6 +41,14 @@ static size_t element_size(enum gguf_type type) {
     }
 }
 
+/* All keys of the artifact but those of its files: how they are split, and how their tensors are
+ * aligned, for which a plan has its own way (a GGUF without the key means it). */
+static void copy_keys(file_plan *plan) {
+    gguf_set_kv(plan->gguf, plan->artifact->files[0].gguf);
+    remove_keys_with_prefix(plan->gguf, "split.");
+    gguf_remove_key(plan->gguf, "general.alignment");
+}
+
 /* True for an array with one value per layer, of those that are served or of all in the file. */
 static bool is_per_layer(const file_plan *plan, int64_t id) {
     const shard_artifact *artifact = plan->artifact;
@@ -128,8 +136,7 @@ static void set_input_scale(file_plan *plan, uint32_t start) {
 static shard_status set_keys(file_plan *plan, uint32_t start, uint32_t end, shard_error *error) {
     const shard_artifact_info *info = &plan->artifact->info;
     char key[META_KEY_SIZE];
-    gguf_set_kv(plan->gguf, plan->artifact->files[0].gguf);
-    remove_keys_with_prefix(plan->gguf, "split.");
+    copy_keys(plan);
     if (cut_layer_arrays(plan, start, end, error) != SHARD_OK) {
         return error->status;
     }
@@ -384,8 +391,7 @@ shard_status shard_plan_layers(file_plan *plan, const shard_artifact *artifact, 
 shard_status shard_plan_source(file_plan *plan, const shard_artifact *artifact,
                                shard_error *error) {
     if (plan_begin(plan, artifact, error) == SHARD_OK) {
-        gguf_set_kv(plan->gguf, artifact->files[0].gguf);
-        remove_keys_with_prefix(plan->gguf, "split.");
+        copy_keys(plan);
         add_piece(plan, artifact_find(artifact, "token_embd.weight"), "token_embd.weight");
         register_pieces(plan, error);
     }

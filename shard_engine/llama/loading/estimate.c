@@ -95,10 +95,12 @@ static void ignore_line(const char *line, void *user_data) {
     (void)user_data;
 }
 
-static shard_status refuse(const load_source *source, const char *what, shard_error *error) {
+/* With the status that `open` would give it. */
+static shard_status refuse(const load_source *source, shard_status status, const char *what,
+                           shard_error *error) {
     char why[512];
     log_first_error(why, sizeof(why));
-    shard_fail(error, SHARD_ERR_UNSUPPORTED, "llama.cpp cannot make a %s to estimate %s: %s", what,
+    shard_fail(error, status, "llama.cpp cannot make a %s to estimate %s: %s", what,
                source->params->model_path, why);
     shard_error_add(error, "path", "%s", source->params->model_path);
     return error->status;
@@ -114,7 +116,7 @@ static shard_status ask_context(const load_source *source, struct llama_model *m
         llama_init_from_model(model, recipe_context_params(&recipe, source->params->max_sessions));
     log_watch(ignore_line, NULL);
     if (context == NULL) {
-        return refuse(source, "context", error);
+        return refuse(source, SHARD_ERR_UNSUPPORTED, "context", error);
     }
     llama_free(context);
     return shard_ok(error);
@@ -161,7 +163,7 @@ static shard_status ask_library(const load_source *source, reported *sizes, uint
     log_watch(ignore_line, NULL);
     struct llama_model *model = load_source_model(source, params);
     if (model == NULL) {
-        refuse(source, "model", error);
+        refuse(source, SHARD_ERR_MALFORMED, "model", error);
     } else if (ask_contexts(source, model, sizes, error) == SHARD_OK) {
         *n_vocab = (uint32_t)llama_vocab_n_tokens(llama_model_get_vocab(model));
     }

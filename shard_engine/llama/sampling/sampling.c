@@ -219,14 +219,14 @@ void session_sampler_trim(session_sampler *sampler, uint32_t position) {
 static shard_status feed_penalties(session_sampler *sampler, const int32_t *history,
                                    uint32_t n_history, shard_error *error) {
     const uint32_t back = rows_back(sampler);
-    uint32_t first = n_history > back ? n_history - back : 0;
-    if (sampler->penalties_fed >= first) {
-        first = sampler->penalties_fed;
-    } else {
-        llama_sampler_reset(sampler->penalties);
-    }
+    const uint32_t window = n_history > back ? n_history - back : 0;
+    const bool goes_on = sampler->penalties_fed >= window;
+    const uint32_t first = goes_on ? sampler->penalties_fed : window;
     if (sampling_rules_check_history(history, first, n_history, error) != SHARD_OK) {
         return error->status;
+    }
+    if (!goes_on) {
+        llama_sampler_reset(sampler->penalties);
     }
     for (uint32_t row = first; row < n_history; row++) {
         llama_sampler_accept(sampler->penalties, history[row]);
@@ -337,10 +337,22 @@ static shard_status check_best(const session_sampler *sampler, float logit, shar
     return shard_ok(error);
 }
 
+/* What was forbidden has no probability, of whose logarithm typical sampling would make NaN. */
+static void drop_forbidden(llama_token_data_array *candidates) {
+    size_t kept = 0;
+    for (size_t i = 0; i < candidates->size; i++) {
+        if (candidates->data[i].logit != -INFINITY) {
+            candidates->data[kept++] = candidates->data[i];
+        }
+    }
+    candidates->size = kept;
+}
+
 static int32_t draw_one(const session_sampler *sampler, uint32_t position,
                         llama_token_data_array *candidates) {
     struct llama_sampler *dist =
         llama_sampler_init_dist(shard_draw_seed(sampler->settings.seed, position));
+    drop_forbidden(candidates);
     llama_sampler_apply(sampler->filters, candidates);
     llama_sampler_apply(dist, candidates);
     llama_sampler_free(dist);
