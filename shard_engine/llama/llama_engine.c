@@ -1,8 +1,8 @@
 /* The llama engine's table: stock llama.cpp behind shard_engine.h. */
 #include "artifact.h"
 #include "engine.h"
-#include "estimate.h"
 #include "error.h"
+#include "estimate.h"
 #include "log.h"
 #include "pin.h"
 #include "recipe_rules.h"
