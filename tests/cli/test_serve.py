@@ -143,7 +143,7 @@ def test_second_signal_kills_the_workers_at_once(
         assert served.get("/healthz")[0] == 200
         assert served.stop(number) == exit_status
         (end,) = served.logged("worker_ended")
-        assert (end["cause"], end["signal"], end["stop_rung"]) == ("signal_ours", "SIGKILL", "request")
+        assert (end["cause"], end["signal"], end["stop_rung"]) == ("signal_ours", "SIGKILL", "kill")
         assert served.logged("killing")
 
 

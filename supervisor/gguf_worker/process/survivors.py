@@ -45,10 +45,11 @@ def _candidates(mark: str) -> Iterator[int]:
         yield from psutil.pids()
         return
     needle = f"{VARIABLE}={mark}".encode()
-    for entry in os.scandir("/proc"):
-        with contextlib.suppress(ProcessLookupError, FileNotFoundError, PermissionError):
-            if entry.name.isdigit() and needle in Path(entry.path, "environ").read_bytes():
-                yield int(entry.name)
+    with os.scandir("/proc") as entries:
+        for entry in entries:
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError, PermissionError):
+                if entry.name.isdigit() and needle in Path(entry.path, "environ").read_bytes():
+                    yield int(entry.name)
 
 
 def kill(processes: list[psutil.Process]) -> None:

@@ -17,6 +17,7 @@ from gguf_worker.errors import (
     PinMismatch,
     RemoteProtocolError,
     RequestError,
+    SpawnFailed,
     StartupError,
     VersionMismatch,
     WorkerDied,
@@ -63,7 +64,12 @@ class WorkerCommand:
     fault_plan: str | None = None
 
     def arguments(self, settings: WorkerSettings) -> list[str]:
-        executable = os.fspath(find_executable(settings.executable))
+        try:
+            executable = os.fspath(find_executable(settings.executable))
+        except OSError as error:  # no descriptor is free to look with
+            raise SpawnFailed(
+                f"the worker's executable cannot be looked for: {error}", fields={"errno": str(error.errno)}
+            ) from error
         arguments = [executable, "--engine", self.engine, "--parent-pid", str(os.getpid())]
         arguments += ["--max-frame-bytes", str(settings.max_frame_bytes)]
         return arguments if self.fault_plan is None else [*arguments, "--fault-plan", self.fault_plan]

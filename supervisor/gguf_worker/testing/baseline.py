@@ -141,7 +141,8 @@ def _threads(process: psutil.Process) -> dict[int, str]:
 
 def _shared_memory() -> frozenset[str]:
     try:
-        return frozenset(entry.name for entry in os.scandir(_SHARED_MEMORY) if entry.is_file())
+        with os.scandir(_SHARED_MEMORY) as entries:
+            return frozenset(entry.name for entry in entries if entry.is_file())
     except OSError:
         return frozenset()
 
