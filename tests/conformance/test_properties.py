@@ -380,7 +380,8 @@ def test_properties_of_sessions_in_process(tmp_path: Path, note: Callable[[str],
     """Statuses, figures, cells, lengths, rows and draws are those of the rules, whatever is called."""
     seen = run(InProcessMachine, InProcess("fake", MODEL, tmp_path), examples=60, steps=30)
     refused = ("argument", "backend", "capacity", "no_session", "non_finite", "not_owned", "position")
-    check_seen(seen, note, "token", "values", "none", "fork shared", "fork copied", "step half done", *refused)
+    done = ("token", "values", "none", "fork shared", "fork copied", "step half done")
+    check_seen(seen, note, *done, *refused)
 
 
 def test_properties_of_sessions_through_the_worker(tmp_path: Path, note: Callable[[str], None]) -> None:
