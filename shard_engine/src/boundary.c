@@ -136,7 +136,9 @@ void boundary_pack(boundary_dtype dtype, const float *in, uint64_t values, void 
         pack_16(bf16_of, in, values, out);
         break;
     case BOUNDARY_F32:
-        memmove(out, in, values * sizeof(float));
+        if (out != in) { /* in place, which is where rows are packed, there is nothing to do */
+            memmove(out, in, values * sizeof(float));
+        }
     }
 }
 

@@ -163,7 +163,7 @@ class Filler:
     def _n_rows(self) -> int:
         """One piece of a prefill, and no more than a quarter of a session's room."""
         recipe = self._workers[0].identity.recipe
-        return max(1, min(recipe.prefill_chunk or recipe.n_ubatch, recipe.n_ctx // 4))
+        return max(1, min(recipe.prefill_chunk, recipe.n_ctx // 4))
 
     def _output(self, stage: int) -> Output:
         return Output.NONE if stage + 1 == len(self._workers) else Output.HIDDEN

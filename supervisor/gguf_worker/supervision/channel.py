@@ -212,10 +212,11 @@ class Channel:
         request: Request,
         answer: type[AnswerT],
         *,
-        timeout_s: float,
+        timeout_s: float = math.inf,
         on_progress: ProgressCallback | None = None,
     ) -> AnswerT:
-        """Sends a request and waits for its answer.
+        """Sends a request and waits for its answer. Without a deadline it may take as long as it makes
+        progress: a worker that makes none is killed by its life's HangWatch.
 
         Raises RequestError for an `error` frame, RequestTimeout after `timeout_s`, WorkerDied when the
         worker dies first. When the deadline passes or the waiting task is cancelled, the worker is told to

@@ -9,7 +9,6 @@ from gguf_worker.supervision.channel import ProgressCallback
 from gguf_worker.supervision.life import Life, WorkerCommand
 from gguf_worker.supervision.settings import WorkerSettings, default_cache_dir
 from gguf_worker.supervision.spec import ShardSpec
-from gguf_worker.supervision.watched import watched_request
 
 
 async def inspect(
@@ -27,7 +26,7 @@ async def inspect(
     settings = settings or WorkerSettings()
     request = Inspect(model=os.fspath(model), cache_dir=cache_dir or str(default_cache_dir()))
     async with Life(WorkerCommand(engine=engine), settings) as life:
-        return await watched_request(life, request, Inspection, on_progress=on_progress)
+        return await life.channel.request(request, Inspection, on_progress=on_progress)
 
 
 async def estimate(
@@ -44,12 +43,7 @@ async def estimate(
     settings = settings or WorkerSettings()
     command = WorkerCommand(engine=spec.engine, fault_plan=spec.fault_plan)
     async with Life(command, settings) as life:
-        estimated = await watched_request(
-            life,
-            spec.estimate_request(),
-            Estimated,
-            on_progress=on_progress,
-        )
+        estimated = await life.channel.request(spec.estimate_request(), Estimated, on_progress=on_progress)
     return estimated.memory
 
 
@@ -77,4 +71,4 @@ async def slice_artifact(
         cache_dir=cache_dir or str(default_cache_dir()),
     )
     async with Life(WorkerCommand(engine=engine), settings) as life:
-        return await watched_request(life, request, SliceResult, on_progress=on_progress)
+        return await life.channel.request(request, SliceResult, on_progress=on_progress)

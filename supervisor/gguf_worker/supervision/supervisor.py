@@ -54,7 +54,6 @@ from gguf_worker.supervision.metrics import Metrics, Tally
 from gguf_worker.supervision.policy import Decision, Failure, GiveUp, Restart, RestartHistory
 from gguf_worker.supervision.settings import WorkerSettings
 from gguf_worker.supervision.spec import ShardSpec
-from gguf_worker.supervision.watched import watched_request
 from gguf_worker.supervision.worker import Worker
 
 METRICS_TIMEOUT_S = 1.0
@@ -310,7 +309,7 @@ class Supervisor:
         started = time.monotonic()
         try:
             request = load_request(spec)
-            loaded = await watched_request(life, request, Loaded, on_progress=self._take_progress)
+            loaded = await life.channel.request(request, Loaded, on_progress=self._take_progress)
             check_attested(spec, loaded)
             if self._identity is not None:
                 check_unchanged(self._identity, loaded)

@@ -51,7 +51,6 @@ from gguf_worker.supervision.lifecycle import Lifecycle, WorkerState
 from gguf_worker.supervision.session import Session
 from gguf_worker.supervision.settings import WorkerSettings
 from gguf_worker.supervision.spec import ShardSpec
-from gguf_worker.supervision.watched import watched_request
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
@@ -262,12 +261,7 @@ class Worker:
 
     async def load(self, spec: ShardSpec, *, on_progress: ProgressCallback | None = None) -> Loaded:
         """Asks for another load. A worker holds one identity for its life, so it refuses: code `identity`."""
-        return await watched_request(
-            self._life,
-            spec.load_request(),
-            Loaded,
-            on_progress=on_progress,
-        )
+        return await self._life.channel.request(spec.load_request(), Loaded, on_progress=on_progress)
 
     async def _ask(self, request: Request, answer: type[AnswerT], timeout_s: float | None = None) -> AnswerT:
         if timeout_s is None:
