@@ -23,13 +23,12 @@ static bool starts_with(const char *text, const char *prefix) {
  * one reads its rows from the artifact, an embedding in memory; the rest (such as RoPE factors) is
  * small and goes to all. */
 static bool is_held(const load_source *source, const artifact_tensor *tensor) {
-    const bool is_last = source->end == source->artifact->info.n_layer;
-    const bool takes_tokens = is_last && source->start == 0;
+    const bool is_last = load_source_is_last(source);
     if (tensor->layer != ARTIFACT_NO_LAYER) {
         return tensor->layer >= source->start && tensor->layer < source->end;
     }
     if (starts_with(tensor->name, "token_embd.")) {
-        return takes_tokens || (is_last && source->artifact->info.tied_head);
+        return load_source_takes_tokens(source) || (is_last && source->artifact->info.tied_head);
     }
     return is_last || !starts_with(tensor->name, "output");
 }
@@ -37,8 +36,7 @@ static bool is_held(const load_source *source, const artifact_tensor *tensor) {
 /* A whole model reads a tied head as embedding and as matrix. Repacked, the matrix is a copy. */
 static uint64_t head_copy_bytes(const load_source *source) {
     const artifact_tensor *tensor = artifact_find(source->artifact, "token_embd.weight");
-    const bool reads_both = source->start == 0 && source->artifact->info.tied_head &&
-                            source->end == source->artifact->info.n_layer;
+    const bool reads_both = load_source_takes_tokens(source) && source->artifact->info.tied_head;
     if (!reads_both || !source->params->recipe.repack || tensor == NULL) {
         return 0;
     }
@@ -174,23 +172,13 @@ static shard_status ask_library(const load_source *source, reported *sizes, uint
 
 /* ---- together ---- */
 
-/* Snapshots that a step can need at once, as load.c makes room for them. */
+/* `state` is that of all sessions. */
 static double snapshot_bytes(const load_source *source, double state) {
-    const shard_params *params = source->params;
-    const uint32_t n_ubatch = params->recipe.n_ubatch;
-    const uint32_t most = n_ubatch < params->max_sessions ? n_ubatch : params->max_sessions;
-    return state * most / params->max_sessions;
+    return state * load_source_states_at_once(source) / source->params->max_sessions;
 }
 
 static uint64_t own_bytes(const load_source *source, uint32_t n_vocab) {
-    const bool is_last = source->end == source->artifact->info.n_layer;
-    const step_shape shape = {
-        .n_batch = source->params->recipe.n_batch,
-        .max_sessions = source->params->max_sessions,
-        .n_embd = source->artifact->info.n_embd,
-        .n_vocab = is_last ? n_vocab : 0,
-        .takes_tokens = is_last && source->start == 0,
-    };
+    const step_shape shape = load_source_shape(source, n_vocab);
     return step_buffers_bytes(&shape) + sampling_space_bytes(shape.n_vocab);
 }
 

@@ -88,17 +88,6 @@ static shard_status make_context(shard_engine *engine, shard_error *error) {
     return shard_ok(error);
 }
 
-static step_shape shape_of(const shard_engine *engine) {
-    const shard_description *description = &engine->description;
-    return (step_shape){
-        .n_batch = description->recipe.n_batch,
-        .max_sessions = description->max_sessions,
-        .n_embd = description->n_embd,
-        .n_vocab = engine->is_last ? description->n_vocab : 0,
-        .takes_tokens = engine->takes_tokens,
-    };
-}
-
 /* What is looked for in the graph: the layer whose output leaves this stage, and where rows go in.
  */
 static observer_nodes nodes_of(const shard_engine *engine, const load_source *source) {
@@ -119,7 +108,7 @@ static observer_nodes nodes_of(const shard_engine *engine, const load_source *so
 
 static shard_status make_buffers(shard_engine *engine, const load_source *source,
                                  shard_error *error) {
-    const step_shape shape = shape_of(engine);
+    const step_shape shape = load_source_shape(source, engine->description.n_vocab);
     engine->observer = observer_new(nodes_of(engine, source), shape.n_batch, shape.n_embd);
     engine->sessions = calloc(shape.max_sessions, sizeof(kv_session));
     if (engine->observer != NULL && !engine->takes_tokens) {
@@ -167,18 +156,16 @@ static shard_status open_ends(shard_engine *engine, const load_source *source, s
 /* ---- warm-up and description ---- */
 
 /* Of the warm-up's session, whose state is as large as any. */
-static shard_status make_snapshots(shard_engine *engine, shard_error *error) {
-    const shard_description *description = &engine->description;
-    const uint32_t n_ubatch = description->recipe.n_ubatch;
-    const uint32_t most =
-        n_ubatch < description->max_sessions ? n_ubatch : description->max_sessions;
+static shard_status make_snapshots(shard_engine *engine, const load_source *source,
+                                   shard_error *error) {
     return engine->memory.has_state
-               ? state_snapshots_init(&engine->snapshots, most,
+               ? state_snapshots_init(&engine->snapshots, load_source_states_at_once(source),
                                       state_snapshots_bytes(engine->context, 0), error)
                : shard_ok(error);
 }
 
-static shard_status warm_up(shard_engine *engine, observer_counts *counts, shard_error *error) {
+static shard_status warm_up(shard_engine *engine, const load_source *source,
+                            observer_counts *counts, shard_error *error) {
     struct llama_batch *batch = &engine->buffers.batch;
     batch->n_tokens = 1;
     if (engine->takes_tokens) {
@@ -203,7 +190,7 @@ static shard_status warm_up(shard_engine *engine, observer_counts *counts, shard
         return shard_fail(error, SHARD_ERR_BACKEND, "the warm-up row failed with status %d",
                           result);
     }
-    make_snapshots(engine, error);
+    make_snapshots(engine, source, error);
     llama_memory_clear(llama_get_memory(engine->context), true);
     return error->status;
 }
@@ -224,10 +211,10 @@ static void describe_source(shard_description *description, const load_source *s
 }
 
 /* Bytes of the engine's own buffers. */
-static uint64_t own_bytes(const shard_engine *engine) {
-    const step_shape shape = shape_of(engine);
-    return step_buffers_bytes(&shape) + row_feed_bytes(engine->feed) + engine->snapshots.capacity +
-           (engine->is_last ? sampling_space_bytes(shape.n_vocab) : 0);
+static uint64_t own_bytes(const shard_engine *engine, const load_source *source) {
+    const step_shape shape = load_source_shape(source, engine->description.n_vocab);
+    return step_buffers_bytes(&shape) + sampling_space_bytes(shape.n_vocab) +
+           row_feed_bytes(engine->feed) + engine->snapshots.capacity;
 }
 
 /* Read here, because a model may come without a tokenizer, and the description must say so. */
@@ -256,7 +243,7 @@ static shard_status describe_loaded(shard_engine *engine, const load_source *sou
     description->has_vocabulary = has_vocabulary(engine, is_first);
     description->memory.weights_bytes = counts->weights_in_memory;
     description->memory.kv_bytes = counts->kv_buffers;
-    description->memory.compute_bytes = counts->compute_buffers + own_bytes(engine);
+    description->memory.compute_bytes = counts->compute_buffers + own_bytes(engine, source);
     if (engine->embedding != NULL) {
         description->owned_tensors++;
         description->owned_bytes += embedding_bytes(engine->embedding);
@@ -293,8 +280,8 @@ static shard_status open_parts(shard_engine *engine, load_source *source, shard_
     if (pin_build(&build, error) != SHARD_OK || load_source_find(source, error) != SHARD_OK) {
         return error->status;
     }
-    engine->is_last = source->end == source->artifact->info.n_layer;
-    engine->takes_tokens = engine->is_last && source->start == 0;
+    engine->is_last = load_source_is_last(source);
+    engine->takes_tokens = load_source_takes_tokens(source);
     describe_source(&engine->description, source);
     boundary_find(engine->description.recipe.boundary, &engine->boundary);
     if (estimate_admit(source, error) != SHARD_OK ||
@@ -311,7 +298,7 @@ static shard_status open_parts(shard_engine *engine, load_source *source, shard_
     if (!load_report(source->params, "warm-up", 0, 1)) {
         return shard_fail(error, SHARD_ERR_CANCELLED, "loading was cancelled before the warm-up");
     }
-    if (warm_up(engine, &counts, error) != SHARD_OK ||
+    if (warm_up(engine, source, &counts, error) != SHARD_OK ||
         describe_loaded(engine, source, &counts, error) != SHARD_OK ||
         load_source_check_unchanged(source, error) != SHARD_OK) {
         return error->status;

@@ -89,6 +89,30 @@ shard_status load_source_find(load_source *source, shard_error *error) {
     return look_at_file(source, error);
 }
 
+bool load_source_is_last(const load_source *source) {
+    return source->end == source->artifact->info.n_layer;
+}
+
+bool load_source_takes_tokens(const load_source *source) {
+    return source->start == 0 && load_source_is_last(source);
+}
+
+step_shape load_source_shape(const load_source *source, uint32_t n_vocab) {
+    return (step_shape){
+        .n_batch = source->params->recipe.n_batch,
+        .max_sessions = source->params->max_sessions,
+        .n_embd = source->artifact->info.n_embd,
+        .n_vocab = load_source_is_last(source) ? n_vocab : 0,
+        .takes_tokens = load_source_takes_tokens(source),
+    };
+}
+
+uint32_t load_source_states_at_once(const load_source *source) {
+    const shard_params *params = source->params;
+    const uint32_t n_ubatch = params->recipe.n_ubatch;
+    return n_ubatch < params->max_sessions ? n_ubatch : params->max_sessions;
+}
+
 struct llama_model *load_source_model(const load_source *source, struct llama_model_params params) {
     const uint32_t count = source->artifact->info.n_files;
     if (!source->is_whole || count == 1) {

@@ -4,6 +4,7 @@
 
 #include "artifact.h"
 #include "shard_engine.h"
+#include "step_buffers.h"
 
 #include <llama.h>
 
@@ -23,6 +24,17 @@ typedef struct load_source {
 /* From `params` alone, which were checked: opens the artifact, and writes the shard file where it
  * is not there yet. The caller closes `artifact` in any case. */
 shard_status load_source_find(load_source *source, shard_error *error);
+
+/* Whether the shard is the model's last stage, and whether the library is fed with tokens (it is
+ * then the first one too). */
+bool load_source_is_last(const load_source *source);
+bool load_source_takes_tokens(const load_source *source);
+
+/* What the buffers of a step depend on; `n_vocab` counts on the last stage only. */
+step_shape load_source_shape(const load_source *source, uint32_t n_vocab);
+
+/* Recurrent states that one call of the library can change. */
+uint32_t load_source_states_at_once(const load_source *source);
 
 /* What was hashed must be what was loaded: SHARD_ERR_IDENTITY where the artifact or the shard file
  * has changed in between. */
