@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from gguf_worker._machine import describe_machine
 from gguf_worker._schema import Buffer
 from gguf_worker.certification.certificate import Certificate, CutEvidence
 from gguf_worker.certification.comparison import Comparison, compare
@@ -81,7 +81,7 @@ async def certify(plan: CertifyPlan, *, on_progress: OnProgress | None = None) -
             model=asdict(model),
             recipe=recipe,
             build=_stable(asdict(build)),
-            machine=_machine(),
+            machine={**describe_machine(), "python": platform.python_version()},
             workload=_describe(workload),
             cuts=tuple(evidence),
             batch_invariance=_between(unsplit, BATCHED, ALONE),
@@ -229,16 +229,6 @@ def _stable(build: dict[str, object]) -> dict[str, object]:
     devices = build["devices"]
     assert isinstance(devices, (list, tuple))
     return build | {"devices": list(devices)}
-
-
-def _machine() -> dict[str, object]:
-    return {
-        "system": platform.system(),
-        "release": platform.release(),
-        "machine": platform.machine(),
-        "processors": os.cpu_count() or 1,
-        "python": platform.python_version(),
-    }
 
 
 def _describe(workload: tuple[Sequence, ...]) -> dict[str, object]:

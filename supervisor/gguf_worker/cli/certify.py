@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.status import Status
 
 from gguf_worker.certification import Certificate, CertifyPlan, Comparison, certify, default_prompts
+from gguf_worker.cli.division import check_may_be_cut
 from gguf_worker.cli.errors import EXIT_FAILED, CommandError
 from gguf_worker.cli.inspect import InspectConfig, look_at
 from gguf_worker.cli.layers import ranges_of_cuts
 from gguf_worker.cli.options import RecipeOptions, arguments_of
-from gguf_worker.cli.run import check_may_be_cut
 from gguf_worker.cli.text import plain_table, print_json, printable
 from gguf_worker.supervision.spec import ShardSpec
 

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-import gguf_worker
-from gguf_worker import Inspection, Recipe, ShardSpec
+from gguf_worker import Inspection, Recipe
 from gguf_worker.cli.cache import parse_size
+from gguf_worker.cli.division import look_at_model, weigh
 from gguf_worker.cli.errors import EXIT_FAILED, CommandError
-from gguf_worker.cli.inspect import InspectConfig, look_at
 from gguf_worker.cli.options import HostOptions, RecipeOptions, arguments_of
 from gguf_worker.cli.text import plain_table, print_json, size
-from gguf_worker.planning import Plan, Stage, Weights, plan_capacities, plan_shards
+from gguf_worker.planning import Plan, Stage, plan_capacities, plan_shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +52,6 @@ async def propose(config: PlanConfig) -> int:
     else:
         print(describe(plan, config))
     return 0 if plan.fits else EXIT_FAILED
-
-
-# ---- what the model weighs ----------------------------------------------------------------------
-
-
-async def look_at_model(model: str, host: HostOptions, *, silent: bool) -> Inspection:
-    """What the artifact is."""
-    return await look_at(
-        InspectConfig(model=model, engine=host.engine, cache_dir=host.cache_folder, json=silent)
-    )
-
-
-async def weigh(whole: ShardSpec, found: Inspection) -> Weights:
-    """What its layers would occupy. A worker says what the whole model would take with the recipe."""
-    return Weights.of(found, await gguf_worker.estimate(whole), whole.recipe)
 
 
 # ---- what is shown ------------------------------------------------------------------------------

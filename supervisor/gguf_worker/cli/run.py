@@ -6,11 +6,10 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gguf_worker import (
     Generation,
-    Inspection,
     Recipe,
     RestartPolicy,
     Route,
@@ -22,14 +21,12 @@ from gguf_worker import (
     Worker,
     WorkerSettings,
 )
+from gguf_worker.cli.division import divide, look_at_model
 from gguf_worker.cli.errors import EXIT_FAILED, CommandError
-from gguf_worker.cli.layers import Range, ranges_of_cuts
+from gguf_worker.cli.layers import Range
 from gguf_worker.cli.options import HostOptions, round_up
-from gguf_worker.cli.plan import look_at_model, weigh
 from gguf_worker.cli.progress import display
 from gguf_worker.cli.text import harmless, print_json, print_table, rate, show_rate, size
-from gguf_worker.planning import Weights, plan_shards
-from gguf_worker.supervision.admission import REMEDY, available_memory, compares_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +59,7 @@ class ShardReport:
 async def run(config: RunConfig) -> None:
     """Starts the workers, streams the text, shows the workers, stops them."""
     began = time.monotonic()
-    shards = await divide(config)
+    shards = await shards_of(config)
     # A worker that dies takes its sessions along: there is nothing to restart it for.
     settings = WorkerSettings(restart=RestartPolicy.never())
     labels = [f"layers {start}:{end}" for start, end in (shard.layers for shard in shards)]
@@ -81,41 +78,12 @@ async def run(config: RunConfig) -> None:
         show_workers(generation.timings, reports, load_s)
 
 
-async def divide(config: RunConfig) -> list[ShardSpec]:
+async def shards_of(config: RunConfig) -> list[ShardSpec]:
     """One specification per shard. A worker is asked for the model's layers and digest; every shard must then
     have that digest, so that no two of them load different files."""
     found = await look_at_model(config.model, config.host, silent=config.json)
     whole = config.host.spec(config.model, config.recipe, artifact=found.artifact, sessions=1)
-    if config.cuts is None and config.n_shards == 1:
-        return [replace(whole, layers=(0, found.n_layer))]
-    check_may_be_cut(config.model, found)
-    weights = await weigh(whole, found)
-    if config.cuts is not None:
-        ranges = ranges_of_cuts(config.cuts, found.n_layer)
-    else:
-        ranges = tuple(stage.layers for stage in plan_shards(weights, config.n_shards).stages)
-    check_room(weights, whole, (0, weights.n_layer))
-    return [replace(whole, layers=layers) for layers in ranges]
-
-
-def check_may_be_cut(model: str, found: Inspection) -> None:
-    """Raises CommandError, with the reason, where the architecture cannot be cut at all."""
-    if not found.supported:
-        raise CommandError(f"{model} cannot be cut: {found.reason}", exit_status=EXIT_FAILED)
-
-
-def check_room(weights: Weights, whole: ShardSpec, layers: Range) -> None:
-    """Raises CommandError where shards of these layers that start together would each find room here, but not
-    all of them: each worker looks only at what it needs itself."""
-    needed = weights.tensors_of(*layers) + weights.kv_of(*layers)
-    available = available_memory()
-    if compares_memory(whole) and needed > available.n_bytes:
-        raise CommandError(
-            f"tensors and KV of all shards need {size(needed)} and {size(available.n_bytes)} are available "
-            f"(as {available.limit} has it)",
-            remedy=REMEDY,
-            exit_status=EXIT_FAILED,
-        )
+    return await divide(whole, found, (0, found.n_layer), n_shards=config.n_shards, cuts=config.cuts)
 
 
 async def start_generation(route: Route, config: RunConfig) -> Generation:

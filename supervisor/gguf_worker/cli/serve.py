@@ -7,21 +7,19 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import anyio
 
 from gguf_worker import Recipe, RestartPolicy, ShardSpec, WorkerSettings
 from gguf_worker._tasks import plain_task_group
+from gguf_worker.cli.division import divide, look_at_model
 from gguf_worker.cli.errors import EXIT_FAILED, CommandError, describe
 from gguf_worker.cli.layers import Range
 from gguf_worker.cli.live import live_view
 from gguf_worker.cli.options import HostOptions
-from gguf_worker.cli.plan import look_at_model, weigh
-from gguf_worker.cli.run import check_may_be_cut, check_room
 from gguf_worker.errors import GgufWorkerError, GivenUp
 from gguf_worker.logs import LogWriter, log_event, logging_to
-from gguf_worker.planning import plan_shards
 from gguf_worker.serving.address import Address, AddressError, bound_address, is_loopback, listen
 from gguf_worker.serving.app import status_app
 from gguf_worker.serving.notify import Notifier, announced
@@ -101,7 +99,7 @@ async def _serve_until_stopped(config: ServeConfig, stop: StopRequest, writer: L
             await stack.enter_async_context(http_server(status_app(service), _listen(config.http)))
         await stack.enter_async_context(announced(service, Notifier.take()))
         log_event(log, logging.INFO, "starting", f"looking at {config.model}", model=config.model)
-        specs = await unless_stopped(stop, lambda: divide(config))
+        specs = await unless_stopped(stop, lambda: shards_of(config))
         if specs is None:
             return
         if config.is_live:
@@ -142,15 +140,9 @@ async def unless_stopped(
     return found
 
 
-async def divide(config: ServeConfig) -> list[ShardSpec]:
+async def shards_of(config: ServeConfig) -> list[ShardSpec]:
     """One specification per shard, each with the digest of the file that was looked at."""
     found = await look_at_model(config.model, config.host, silent=not config.is_live)
     layers = config.layers or found.slice or (0, found.n_layer)
     whole = config.host.spec(config.model, config.recipe, artifact=found.artifact)
-    if config.n_shards == 1:
-        return [replace(whole, layers=layers)]
-    check_may_be_cut(config.model, found)
-    weights = (await weigh(whole, found)).within(layers)
-    plan = plan_shards(weights, config.n_shards)
-    check_room(weights, whole, layers)
-    return [replace(whole, layers=stage.layers) for stage in plan.stages]
+    return await divide(whole, found, layers, n_shards=config.n_shards)

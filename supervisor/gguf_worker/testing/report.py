@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from typing import Any
 import psutil
 
 import gguf_worker
+from gguf_worker._machine import describe_machine
 from gguf_worker.supervision.life import Life, WorkerCommand
 from gguf_worker.supervision.pin import installed_library_version
 from gguf_worker.supervision.settings import WorkerSettings
@@ -80,13 +80,7 @@ async def circumstances(command: str) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
-        "machine": {
-            "system": platform.system(),
-            "release": platform.release(),
-            "machine": platform.machine(),
-            "processors": os.cpu_count() or 1,
-            "memory_bytes": psutil.virtual_memory().total,
-        },
+        "machine": {**describe_machine(), "memory_bytes": psutil.virtual_memory().total},
         "versions": {
             "gguf_worker": gguf_worker.__version__,
             "worker": worker_version,
