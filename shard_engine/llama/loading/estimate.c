@@ -10,6 +10,7 @@
 #include "sampling.h"
 #include "step_buffers.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,12 +152,33 @@ static shard_status ask_contexts(const load_source *source, struct llama_model *
     return shard_ok(error);
 }
 
+enum { N_OVERRIDES = 3 }; /* with the empty one that ends them */
+
+/* Of a vocabulary only the length counts here, and reading it would take as long as the load. A
+ * shard that is not the last has none in any case. */
+static void leave_out_vocabulary(const load_source *source,
+                                 struct llama_model_kv_override overrides[N_OVERRIDES]) {
+    const shard_artifact_info *info = &source->artifact->info;
+    memset(overrides, 0, N_OVERRIDES * sizeof(*overrides));
+    if (load_source_is_last(source)) {
+        overrides[0].tag = LLAMA_KV_OVERRIDE_TYPE_STR;
+        snprintf(overrides[0].key, sizeof(overrides[0].key), "tokenizer.ggml.model");
+        snprintf(overrides[0].val_str, sizeof(overrides[0].val_str), "none");
+        overrides[1].tag = LLAMA_KV_OVERRIDE_TYPE_INT;
+        snprintf(overrides[1].key, sizeof(overrides[1].key), "%s.vocab_size", info->architecture);
+        overrides[1].val_i64 = info->n_vocab;
+    }
+}
+
 /* `n_vocab` is the length of the library's vocabulary. */
 static shard_status ask_library(const load_source *source, reported *sizes, uint32_t *n_vocab,
                                 shard_error *error) {
     struct llama_model_params params = recipe_model_params(source->params);
     params.no_alloc = true;
     params.load_mode = LLAMA_LOAD_MODE_NONE;
+    struct llama_model_kv_override overrides[N_OVERRIDES];
+    leave_out_vocabulary(source, overrides);
+    params.kv_overrides = overrides;
     log_forget();
     log_watch(ignore_line, NULL);
     struct llama_model *model = load_source_model(source, params);
