@@ -76,7 +76,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "time": _utc(record.created),
+            "time": utc(record.created),
             "level": record.levelname.lower(),
             "event": getattr(record, "event", "log"),
             "message": record.getMessage(),
@@ -98,7 +98,7 @@ class TextLines(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def _utc(seconds: float) -> str:
+def utc(seconds: float) -> str:
     """RFC 3339 with milliseconds."""
     time = datetime.fromtimestamp(seconds, tz=UTC)
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 import gguf_worker
 from gguf_worker.identity import Identity
+from gguf_worker.logs import utc
 from gguf_worker.protocol.messages import Health
 from gguf_worker.serving.journal import exit_fields
 from gguf_worker.serving.service import Service
@@ -52,9 +52,8 @@ def _worker(look: Look) -> dict[str, object]:
 
 
 def _end(end: WorkerEnded) -> dict[str, object]:
-    time = datetime.fromtimestamp(end.stamp.time, tz=UTC)
     return {
-        "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "time": utc(end.stamp.time),
         "generation": end.stamp.generation,
         "pid": end.stamp.pid,
         **exit_fields(end.exit),
