@@ -8,7 +8,8 @@ import pytest
 
 from gguf_worker import ExitCause
 from gguf_worker.testing import Cell, Failure, Phase, kill_matrix, run_cell
-from gguf_worker.testing.matrix import BY_LADDER, Ends, LivesOn, NoCell
+from gguf_worker.testing.cell import Ends, LivesOn, NoCell
+from gguf_worker.testing.matrix import BY_LADDER
 from gguf_worker.testing.memory import CAN_LIMIT_OTHERS
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +56,7 @@ async def test_cell_that_comes_to_no_end_is_a_problem(monkeypatch: pytest.Monkey
     cell = CELLS[Failure.SIGSTOP, Phase.IDLE]
     assert isinstance(cell, Cell)
     monkeypatch.setattr("gguf_worker.testing.phases.DEADLINE_S", 0.5)
-    monkeypatch.setattr("gguf_worker.testing.matrix.DEADLINE_S", 0.5)
+    monkeypatch.setattr("gguf_worker.testing.cell.DEADLINE_S", 0.5)
     unwatched = replace(cell.scenario, settings=BY_LADDER)
     result = await run_cell(replace(cell, scenario=unwatched))
     assert (result.problems, result.found) == (("it did not come to an end within 0.5 s",), "no end")

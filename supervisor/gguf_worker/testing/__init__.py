@@ -8,8 +8,9 @@ prints the figures. docs/testing.md has examples.
 
 from gguf_worker.testing.baseline import Baseline, Footprint, LeftBehind
 from gguf_worker.testing.calls import Call, Calls
+from gguf_worker.testing.cell import Cell, CellResult, Failure, run_cell
 from gguf_worker.testing.faults import FAKE_MODEL, Fault, Frame, plan
-from gguf_worker.testing.matrix import Cell, CellResult, Failure, kill_matrix, run_cell, run_matrix
+from gguf_worker.testing.matrix import kill_matrix, run_matrix
 from gguf_worker.testing.phases import Observation, Phase, Rig, Scenario, rehearse
 
 __all__ = [

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import anyio
 
 from gguf_worker.testing import report
+from gguf_worker.testing.cell import CellResult
 from gguf_worker.testing.figures.cycles import start_stop_cycles
 from gguf_worker.testing.figures.engine import killed_engine
 from gguf_worker.testing.figures.figure import Figure
@@ -23,7 +24,7 @@ from gguf_worker.testing.figures.latency import detection_latency
 from gguf_worker.testing.figures.orphans import killed_supervisors
 from gguf_worker.testing.figures.starvation import starved_machine
 from gguf_worker.testing.figures.storm import random_kills
-from gguf_worker.testing.matrix import CellResult, cells_here, kill_matrix, run_matrix
+from gguf_worker.testing.matrix import cells_here, kill_matrix, run_matrix
 
 MATRIX = "matrix"
 

@@ -16,8 +16,8 @@ from gguf_worker._machine import describe_machine
 from gguf_worker.supervision.life import Life, WorkerCommand
 from gguf_worker.supervision.pin import installed_library_version
 from gguf_worker.supervision.settings import WorkerSettings
+from gguf_worker.testing.cell import Cell, CellResult, Failure, NoCell
 from gguf_worker.testing.figures.figure import Figure, milliseconds
-from gguf_worker.testing.matrix import Cell, CellResult, Failure, NoCell
 from gguf_worker.testing.phases import Phase
 
 _WIDTH = 25
