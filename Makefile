@@ -19,7 +19,8 @@ DEMO_PROMPT := The first rule of a good workshop is that every tool has its plac
 
 # Stamps live in .venv, so that removing it forgets them too.
 STAMP := $(VENV)/.stamp
-NATIVE_SOURCES := $(shell find worker_c shard_engine -name '*.[ch]' -o -name 'CMakeLists.txt' -o -name '*.cmake')
+NATIVE_SOURCES := $(shell find worker_c shard_engine -name '*.[ch]' -o -name 'CMakeLists.txt' -o -name '*.cmake') \
+    $(wildcard supervisor/gguf_worker_v1/*)
 CMAKE = cmake -G Ninja -DPython3_EXECUTABLE=$(abspath $(PY))
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -85,7 +86,7 @@ $(STAMP)-venv: scripts/system-packages
 	@scripts/system-packages
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"error: Python 3.11 or newer is needed, $(PYTHON) is {sys.version.split()[0]}: run make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -q 'pip>=24' 'scikit-build-core==1.1.2'
+	$(PIP) install -q 'pip>=24' 'scikit-build-core==1.1.2' 'grpcio-tools==1.85.1'
 	@touch $@
 
 $(STAMP)-llama: $(STAMP)-venv

@@ -66,7 +66,14 @@ class WorkerStopped(GgufWorkerError):
     default_code = "stopped"
 
 
-class WorkerDied(GgufWorkerError):
+class StageLost(GgufWorkerError):
+    """Raised for every request of a stage that is gone, with the sessions in it. The work may go on with
+    another one that is the same."""
+
+    default_code = "stage_lost"
+
+
+class WorkerDied(StageLost):
     """Raised once for every request that was pending when its worker died, and for each one after it."""
 
     default_code = "worker_died"
