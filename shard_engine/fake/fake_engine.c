@@ -68,7 +68,7 @@ typedef struct checked_params {
     shard_recipe recipe; /* settled */
     boundary_dtype boundary;
     uint32_t n_cells;
-    uint32_t n_columns; /* values in a row that comes out */
+    uint32_t n_columns; /* values in the longest row that comes out */
     shard_memory memory;
 } checked_params;
 
@@ -78,8 +78,9 @@ static uint64_t buffer_bytes(const checked_params *checked, uint32_t max_session
     const uint64_t per_row =
         n_embd * sizeof(uint32_t) + sizeof(uint32_t) + n_columns * sizeof(float);
     const uint64_t per_session = sizeof(fake_session) + sizeof(uint32_t) + sizeof(decode_call);
-    const uint64_t draw =
-        is_last ? n_columns * sizeof(fake_choice) + checked->recipe.n_ctx * sizeof(int32_t) : 0;
+    const uint64_t draw = is_last ? checked->spec.n_vocab * sizeof(fake_choice) +
+                                        checked->recipe.n_ctx * sizeof(int32_t)
+                                  : 0;
     return checked->recipe.n_batch * per_row + max_sessions * per_session + draw;
 }
 
@@ -89,7 +90,8 @@ static void settle(const shard_params *params, checked_params *checked) {
     boundary_find(checked->recipe.boundary, &checked->boundary);
     checked->n_cells =
         checked->recipe.n_ctx * (checked->recipe.kv_unified ? 1 : params->max_sessions);
-    checked->n_columns = checked->end == spec->n_layer ? spec->n_vocab : spec->n_embd;
+    const bool has_logits = checked->end == spec->n_layer && spec->n_vocab > spec->n_embd;
+    checked->n_columns = has_logits ? spec->n_vocab : spec->n_embd;
     checked->memory = (shard_memory){
         .weights_bytes = fake_model_bytes_of(spec, checked->start, checked->end),
         .kv_bytes = fake_cells_bytes(checked->n_cells, checked->end - checked->start, spec->n_embd),
@@ -144,6 +146,7 @@ static bool allocate_step(shard_engine *engine, const checked_params *checked,
     engine->rows = malloc(max_batch * checked->spec.n_embd * sizeof(uint32_t));
     engine->row_cells = malloc(max_batch * sizeof(uint32_t));
     engine->output = malloc(max_batch * checked->n_columns * sizeof(float));
+    engine->n_columns = checked->n_columns;
     engine->calls.order = malloc(max_sessions * sizeof(uint32_t));
     engine->calls.calls = malloc(max_sessions * sizeof(decode_call));
     return engine->rows != NULL && engine->row_cells != NULL && engine->output != NULL &&
@@ -155,7 +158,7 @@ static bool allocate_draw(shard_engine *engine, const checked_params *checked) {
     if (engine->model.head == NULL) {
         return true;
     }
-    engine->choices = malloc(checked->n_columns * sizeof(fake_choice));
+    engine->choices = malloc(checked->spec.n_vocab * sizeof(fake_choice));
     engine->tokens = malloc(checked->recipe.n_ctx * sizeof(int32_t));
     return engine->choices != NULL && engine->tokens != NULL;
 }
@@ -190,6 +193,7 @@ static void settle_description(shard_engine *engine, const checked_params *check
         .n_embd = spec->n_embd,
         .n_vocab = vocabulary ? spec->n_vocab : 0,
         .n_ctx_train = UINT32_MAX,
+        .n_embd_out = spec->n_embd,
         .owned_layers = fake_model_layers(model),
         .owned_tensors = model->n_tensors,
         .owned_bytes = fake_model_bytes(model),
@@ -206,6 +210,8 @@ static void settle_description(shard_engine *engine, const checked_params *check
         .can_trim = spec->recurrent == 0,
     };
     fake_spec_text(spec, engine->description.model_name);
+    snprintf(engine->description.pooling, sizeof(engine->description.pooling), "%s",
+             fake_spec_pooling(spec));
     fake_artifact_sha256(spec, engine->description.artifact_sha256);
     fake_shard_sha256(spec, model->layer_start, model->layer_end, engine->description.shard_sha256);
 }
@@ -316,6 +322,15 @@ static shard_status vocabulary(shard_engine *engine, shard_vocabulary *out, shar
     return shard_ok(error);
 }
 
+static shard_status chat_template(shard_engine *engine, const char *name, char *text,
+                                  uint32_t capacity, uint32_t *n_bytes, shard_error *error) {
+    *n_bytes = 0;
+    if (check_vocabulary(engine, error) != SHARD_OK) {
+        return error->status;
+    }
+    return fake_chat_template(name, text, capacity, n_bytes, error);
+}
+
 /* ---- other threads ---- */
 
 static void fake_cancel(shard_engine *engine) {
@@ -353,6 +368,7 @@ const shard_engine_api shard_fake_engine = {
     .detokenize = detokenize,
     .token_info = token_info,
     .vocabulary = vocabulary,
+    .chat_template = chat_template,
     .cancel = fake_cancel,
     .progress = fake_progress,
 };

@@ -12,10 +12,12 @@
  *     vocab      2 to 1048576  (64)    n_vocab
  *     seed       32 bits       (1)     chooses the weights
  *     recurrent  0 or 1        (0)     a model with recurrent state, see Sessions
+ *     pooling    0 to 4        (0)     none, mean, cls, last, rank: what the model says of itself
  *
  *   The artifact's name is the sha256 of the canonical text
- *   "fake:layers=12,embd=8,vocab=64,seed=1", which ends in ",recurrent=1" for such a model. Any
- *   other `model_path` is the path of a slice file, three lines that end in a newline each:
+ *   "fake:layers=12,embd=8,vocab=64,seed=1", which goes on with ",recurrent=1" for such a model and
+ *   ends in ",pooling=1" (or another number but 0) where there is one. Any other `model_path` is
+ * the path of a slice file, three lines that end in a newline each:
  *
  *     gguf-worker fake slice 1
  *     fake:layers=12,embd=8,vocab=64,seed=1
@@ -58,7 +60,7 @@
  *     logits[v] = floor((sum over i of H[v][i] * y[i] mod P) / S) / 16
  *
  *   which has about 256 levels on purpose: equal maxima are common, and the lowest id must win.
- *   Tokens are drawn as fake_sampling.h says.
+ *   Tokens are drawn as fake_sampling.h says. A row of embeddings is y as float32.
  *
  * Sessions
  *
@@ -72,6 +74,9 @@
  *   Token t is the byte t; ids from 256 on have no text. Token 0 is the end of generation, written
  *   "<eos>", and token 1 begins a text, written "<bos>": both are control tokens, whose text is
  * parsed and given back only on request. A byte that is not below n_vocab cannot be tokenized.
+ *
+ *   The chat template without a name writes a line "role: content" for each message, and in the end
+ *   "assistant:" where a generation is to follow; there is none with a name.
  *
  * Parameters that have nothing to act on here are accepted: use_mmap, use_mlock, numa, cache_dir,
  * and of the recipe n_threads, flash_attn, repack, the GPU and RoPE fields and the cache types (a
@@ -95,12 +100,13 @@ struct shard_engine {
     fake_signals signals;
     uint64_t n_steps; /* steps that computed something, for the fault plan */
     boundary_dtype boundary;
-    decode_plan calls;    /* of the step, with room for every session */
-    uint32_t *rows;       /* [max_batch][n_embd], the rows of a step between layers */
-    uint32_t *row_cells;  /* [max_batch], the KV cell of each row */
-    float *output;        /* [max_batch][n_embd], or [max_batch][n_vocab] on the last stage */
-    fake_choice *choices; /* [n_vocab] on the last stage, to draw in */
-    int32_t *tokens;      /* [n_ctx] on the last stage: of the session that is drawn for */
+    decode_plan calls;             /* of the step, with room for every session */
+    uint32_t *rows;                /* [max_batch][n_embd], the rows of a step between layers */
+    uint32_t *row_cells;           /* [max_batch], the KV cell of each row */
+    float *output;                 /* [max_batch][n_columns] */
+    uint32_t n_columns;            /* values in the longest row that comes out */
+    fake_choice *choices;          /* [n_vocab] on the last stage, to draw in */
+    int32_t *tokens;               /* [n_ctx] on the last stage: of the session that is drawn for */
     shard_description description; /* settled at the end of `open`, so any thread may read it */
 };
 

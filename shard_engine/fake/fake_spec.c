@@ -29,6 +29,7 @@ static const spec_key KEYS[] = {
     {"vocab", offsetof(fake_spec, n_vocab), 64, 2, 1u << 20},
     {"seed", offsetof(fake_spec, seed), 1, 0, UINT32_MAX},
     {"recurrent", offsetof(fake_spec, recurrent), 0, 0, 1},
+    {"pooling", offsetof(fake_spec, pooling), 0, 0, 4},
 };
 
 enum { N_KEYS = sizeof(KEYS) / sizeof(KEYS[0]) };
@@ -61,8 +62,8 @@ static shard_status bad_pair(const char *pair, size_t length, const spec_key *ke
     if (key == NULL) {
         shard_fail(
             error, SHARD_ERR_ARGUMENT,
-            "\"%.*s\" is not part of a fake model; write layers, embd, vocab, seed or recurrent, "
-            "then =, then a number",
+            "\"%.*s\" is not part of a fake model; write layers, embd, vocab, seed, recurrent or "
+            "pooling, then =, then a number",
             (int)length, pair);
     } else {
         shard_fail(error, SHARD_ERR_ARGUMENT,
@@ -105,11 +106,20 @@ static shard_status parse_spec(const char *text, fake_spec *spec, shard_error *e
 }
 
 size_t fake_spec_text(const fake_spec *spec, char text[FAKE_TEXT_SIZE]) {
+    char pooling[32] = "";
+    if (spec->pooling != 0) {
+        snprintf(pooling, sizeof(pooling), ",pooling=%" PRIu32, spec->pooling);
+    }
     return (size_t)snprintf(text, FAKE_TEXT_SIZE,
                             "fake:layers=%" PRIu32 ",embd=%" PRIu32 ",vocab=%" PRIu32
-                            ",seed=%" PRIu32 "%s",
+                            ",seed=%" PRIu32 "%s%s",
                             spec->n_layer, spec->n_embd, spec->n_vocab, spec->seed,
-                            spec->recurrent ? ",recurrent=1" : "");
+                            spec->recurrent ? ",recurrent=1" : "", pooling);
+}
+
+const char *fake_spec_pooling(const fake_spec *spec) {
+    static const char *const NAMES[] = {"none", "mean", "cls", "last", "rank"};
+    return NAMES[spec->pooling];
 }
 
 /* ---- slice files ---- */

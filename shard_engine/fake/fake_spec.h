@@ -13,6 +13,7 @@ typedef struct fake_spec {
     uint32_t n_vocab;
     uint32_t seed;
     uint32_t recurrent;  /* 1: sessions behave as those of a model with recurrent state */
+    uint32_t pooling;    /* index of fake_spec_pooling */
     bool is_slice;       /* read from a slice file, which has only [start, end) */
     uint32_t start, end; /* the layers that are there; all of them in a specification */
 } fake_spec;
@@ -25,10 +26,12 @@ shard_status fake_spec_read(const char *model_path, fake_spec *spec, shard_error
 shard_status fake_spec_range(const fake_spec *spec, uint32_t *start, uint32_t *end,
                              shard_error *error);
 
-/* Writes the canonical specification: all keys, in the fixed order, but `recurrent` only where it
- * is
- * 1. Returns its length. */
+/* Writes the canonical specification: all keys, in the fixed order, but `recurrent` and `pooling`
+ * only where they are not 0. Returns its length. */
 size_t fake_spec_text(const fake_spec *spec, char text[FAKE_TEXT_SIZE]);
+
+/* none, mean, cls, last or rank. */
+const char *fake_spec_pooling(const fake_spec *spec);
 
 /* Writes the content of the slice file of [start, end). Returns its length. */
 size_t fake_slice_text(const fake_spec *spec, uint32_t start, uint32_t end,

@@ -85,8 +85,9 @@ static shard_status compute(shard_engine *engine, uint32_t first, uint32_t n_row
 
 /* ---- outputs ---- */
 
-static void write_output_row(const shard_engine *engine, const uint32_t *row, float *output) {
-    if (engine->model.head != NULL) {
+static void write_output_row(const shard_engine *engine, shard_output kind, const uint32_t *row,
+                             float *output) {
+    if (engine->model.head != NULL && kind != SHARD_OUTPUT_EMBEDDING) {
         fake_model_logits(&engine->model, row, output);
         return;
     }
@@ -97,11 +98,12 @@ static void write_output_row(const shard_engine *engine, const uint32_t *row, fl
 
 static void write_output(const shard_engine *engine, const shard_step_entry *entry,
                          const uint32_t *rows, float *output) {
-    const uint32_t n_columns = step_rules_columns_out(&engine->description);
+    const uint32_t n_columns = step_rules_columns_out(&engine->description, entry);
     const uint32_t n_rows = step_rules_rows_out(&engine->description, entry);
     const uint32_t first = entry->n_rows - n_rows;
     for (uint32_t i = 0; i < n_rows; i++) {
-        write_output_row(engine, &rows[(uint64_t)(first + i) * engine->model.spec.n_embd],
+        write_output_row(engine, entry->output,
+                         &rows[(uint64_t)(first + i) * engine->model.spec.n_embd],
                          &output[(uint64_t)i * n_columns]);
     }
     if (n_rows > 0) {
@@ -145,11 +147,10 @@ static void finish_entry(shard_engine *engine, const uint32_t *rows, float *outp
 
 static void finish_call(shard_engine *engine, shard_step_entry *entries, const decode_call *call,
                         uint32_t row) {
-    const uint64_t n_columns = step_rules_columns_out(&engine->description);
     for (uint32_t i = 0; i < call->n_entries; i++) {
         shard_step_entry *entry = entry_of(engine, entries, call, i);
         finish_entry(engine, &engine->rows[(uint64_t)row * engine->model.spec.n_embd],
-                     &engine->output[row * n_columns], entry);
+                     &engine->output[(uint64_t)row * engine->n_columns], entry);
         row += entry->n_rows;
     }
 }
@@ -214,6 +215,6 @@ void fake_warm_up(shard_engine *engine) {
         compute_layer(engine, layer, 0, 1);
         atomic_fetch_add(&engine->signals.progress, 1);
     }
-    write_output_row(engine, engine->rows, engine->output);
+    write_output_row(engine, SHARD_OUTPUT_LOGITS, engine->rows, engine->output);
     fake_session_trim(&engine->cells, &scratch, 0);
 }

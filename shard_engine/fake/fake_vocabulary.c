@@ -179,3 +179,17 @@ void fake_vocabulary(uint32_t n_vocab, shard_vocabulary *vocabulary) {
         .add_eos = false,
     };
 }
+
+static const char CHAT_TEMPLATE[] =
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}";
+
+shard_status fake_chat_template(const char *name, char *text, uint32_t capacity, uint32_t *n_bytes,
+                                shard_error *error) {
+    *n_bytes = name == NULL ? sizeof(CHAT_TEMPLATE) - 1 : 0;
+    if (*n_bytes > capacity) {
+        return too_small("bytes", *n_bytes, capacity, error);
+    }
+    memcpy(text, CHAT_TEMPLATE, *n_bytes);
+    return shard_ok(error);
+}

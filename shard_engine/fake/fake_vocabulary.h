@@ -15,7 +15,7 @@ enum { FAKE_TOKEN_TEXT_SIZE = 8 };
  * (unless unparsed) and for ids past the bytes. */
 uint32_t fake_token_text(int32_t token, bool unparse_special, char text[FAKE_TOKEN_TEXT_SIZE]);
 
-/* These four have the shape of the table's calls, for a vocabulary of `n_vocab` tokens. */
+/* These have the shape of the table's calls, for a vocabulary of `n_vocab` tokens. */
 shard_status fake_tokenize(uint32_t n_vocab, const char *text, uint32_t n_bytes, bool add_special,
                            bool parse_special, int32_t *tokens, uint32_t capacity,
                            uint32_t *n_tokens, shard_error *error);
@@ -25,5 +25,7 @@ shard_status fake_detokenize(uint32_t n_vocab, const int32_t *tokens, uint32_t n
 shard_status fake_token_info(uint32_t n_vocab, int32_t token, shard_token_info *info,
                              shard_error *error);
 void fake_vocabulary(uint32_t n_vocab, shard_vocabulary *vocabulary);
+shard_status fake_chat_template(const char *name, char *text, uint32_t capacity, uint32_t *n_bytes,
+                                shard_error *error);
 
 #endif /* FAKE_VOCABULARY_H */

@@ -30,7 +30,7 @@
  *   remedy. Each status says below what state it leaves the engine in.
  * - Numbers: sizes are bytes unless the name says otherwise; positions and rows count tokens; a
  * layer range is half open, `[start, end)`; hidden rows are `n_embd` values each of the recipe's
- * `boundary` dtype, row-major; logits are float32.
+ * `boundary` dtype, row-major; logits and embeddings are float32.
  *
  * The header is also read by cffi, so declarations stay plain C without function-like macros.
  */
@@ -50,7 +50,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct or the table changes; `shard_engine_api.abi_version` repeats it. */
-enum { SHARD_ENGINE_ABI_VERSION = 2 };
+enum { SHARD_ENGINE_ABI_VERSION = 3 };
 
 /* Fixed sizes of this interface. Strings are NUL-terminated UTF-8 and truncated to fit. */
 enum {
@@ -58,6 +58,7 @@ enum {
     SHARD_NAME_SIZE = 64,       /* architectures, types, engines, error fields */
     SHARD_TEXT_SIZE = 256,      /* model names, device descriptions, error values */
     SHARD_MESSAGE_SIZE = 1024,  /* error messages */
+    SHARD_FEATURES_SIZE = 2048, /* what a build can do */
     SHARD_MAX_ERROR_FIELDS = 6, /* named values an error can carry */
     SHARD_MAX_DEVICES = 16,     /* devices listed by `build` and `describe` */
     SHARD_MAX_TOP_LOGPROBS = 64 /* candidates that a drawn token can bring along */
@@ -197,6 +198,8 @@ typedef struct shard_build {
     char pinned_commit[SHARD_NAME_SIZE];
     char library_commit[SHARD_NAME_SIZE];
     char library_version[SHARD_NAME_SIZE];
+    char features[SHARD_FEATURES_SIZE]; /* what else decides the bits of its results: backends and
+                                           the instructions that they use; empty: nothing */
     bool pin_matches;
     uint32_t n_devices;
     shard_device devices[SHARD_MAX_DEVICES];
@@ -226,6 +229,9 @@ typedef struct shard_description {
     uint32_t n_vocab; /* values in a row of logits; 0 where this shard has neither head nor
                          vocabulary */
     uint32_t n_ctx_train;
+    uint32_t n_embd_out;           /* values in a row of embeddings; 0 where the model gives none */
+    char pooling[SHARD_NAME_SIZE]; /* how the file says that one vector is made of such rows: none,
+                                      mean, cls, last, rank; the caller does it */
     /* ownership, counted from the loaded tensors */
     uint32_t owned_layers;    /* distinct layers found */
     uint32_t owned_tensors;   /* distinct tensors found */
@@ -334,7 +340,9 @@ typedef enum shard_output {
     SHARD_OUTPUT_HIDDEN = 1,     /* n_rows hidden rows (any stage but the last) */
     SHARD_OUTPUT_LOGITS = 2,     /* one row of logits, of the last row (last stage) */
     SHARD_OUTPUT_LOGITS_ALL = 3, /* n_rows rows of logits (last stage) */
-    SHARD_OUTPUT_TOKEN = 4       /* one sampled token and its log-probability (last stage) */
+    SHARD_OUTPUT_TOKEN = 4,      /* one sampled token and its log-probability (last stage) */
+    SHARD_OUTPUT_EMBEDDING = 5 /* n_rows rows of embeddings, the last layer's after the output norm:
+                                  what llama.cpp gives without pooling (last stage) */
 } shard_output;
 
 /* The rows of one session in a step. The caller fills the first part; the engine the second. */
@@ -349,9 +357,10 @@ typedef struct shard_step_entry {
     shard_output output;
     /* out */
     shard_status status;    /* of this entry alone; others in the step are not disturbed */
-    const void *rows;       /* hidden rows or logits; borrowed until the engine's next call */
+    const void *rows;       /* hidden rows, logits or embeddings; borrowed until the engine's next
+                               call */
     uint32_t n_rows_out;    /* rows in `rows` */
-    uint32_t n_columns_out; /* values per row: n_embd or n_vocab */
+    uint32_t n_columns_out; /* values per row: n_embd, n_vocab or n_embd_out */
     uint32_t value_bytes;   /* bytes of one value: 4, or 2 where the boundary is a 16-bit dtype */
     int32_t token;          /* sampled token, else -1 */
     float logprob;          /* natural logarithm of its probability over the whole vocabulary, of
@@ -477,6 +486,11 @@ typedef struct shard_engine_api {
                                shard_error *error);
     shard_status (*vocabulary)(shard_engine *engine, shard_vocabulary *vocabulary,
                                shard_error *error);
+    /* The artifact's own chat template of that name (GGUF `tokenizer.chat_template.<name>`), NULL:
+     * the one without a name. The same shape as `detokenize`; no bytes where there is none. The
+     * text is as the file has it. */
+    shard_status (*chat_template)(shard_engine *engine, const char *name, char *text,
+                                  uint32_t capacity, uint32_t *n_bytes, shard_error *error);
 
     /* Asks the step that is running now to stop. Without one, the next step may stop at once; the
      * caller runs again what it did not mean to cancel. */

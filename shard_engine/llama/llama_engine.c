@@ -100,6 +100,12 @@ static shard_status llama_engine_vocabulary(shard_engine *engine, shard_vocabula
     return vocabulary_describe(&engine->vocabulary, out, error);
 }
 
+static shard_status llama_engine_chat_template(shard_engine *engine, const char *name, char *text,
+                                               uint32_t capacity, uint32_t *n_bytes,
+                                               shard_error *error) {
+    return vocabulary_chat_template(&engine->vocabulary, name, text, capacity, n_bytes, error);
+}
+
 static void llama_cancel(shard_engine *engine) {
     atomic_store_explicit(&engine->cancel, true, memory_order_relaxed);
 }
@@ -135,6 +141,7 @@ const shard_engine_api shard_llama_engine = {
     .detokenize = llama_engine_detokenize,
     .token_info = llama_engine_token_info,
     .vocabulary = llama_engine_vocabulary,
+    .chat_template = llama_engine_chat_template,
     .cancel = llama_cancel,
     .progress = llama_progress,
 };

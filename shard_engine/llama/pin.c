@@ -5,6 +5,7 @@
 #include <ggml-backend.h>
 #include <ggml.h>
 #include <llama.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -48,6 +49,28 @@ static void list_devices(shard_build *build) {
     }
 }
 
+/* ---- features ---- */
+
+static char features[SHARD_FEATURES_SIZE];
+
+/* The library writes them into memory that all threads share, so they are asked for once. They end
+ * in " | ", as every part of them does. */
+static void find_features(void) {
+    snprintf(features, sizeof(features), "%s", llama_print_system_info());
+    size_t length = strlen(features);
+    while (length > 0 && strchr(" |", features[length - 1]) != NULL) {
+        features[--length] = '\0';
+    }
+}
+
+static const char *library_features(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_features);
+    return features;
+}
+
+/* ---- the build ---- */
+
 shard_status pin_build(shard_build *build, shard_error *error) {
     memset(build, 0, sizeof(*build));
     snprintf(build->engine, sizeof(build->engine), "llama");
@@ -57,6 +80,7 @@ shard_status pin_build(shard_build *build, shard_error *error) {
     snprintf(build->pinned_commit, sizeof(build->pinned_commit), "%s", GGUF_WORKER_PINNED_COMMIT);
     snprintf(build->library_commit, sizeof(build->library_commit), "%s", ggml_commit());
     snprintf(build->library_version, sizeof(build->library_version), "%s", llama_version());
+    snprintf(build->features, sizeof(build->features), "%s", library_features());
     list_devices(build);
     build->pin_matches = pin_commit_matches(build->pinned_commit, build->library_commit);
     if (build->pin_matches) {

@@ -51,7 +51,8 @@ typedef struct step_call {
     const uint32_t *order; /* of this call alone */
     uint32_t n_entries;
     uint32_t n_rows;
-    bool is_last; /* of the step: its logits stay where the library made them */
+    bool is_last; /* of the step: its rows stay where the library made them */
+    bool gives_embeddings;
 } step_call;
 
 static shard_status build_batch(shard_engine *engine, const step_call *call, shard_error *error) {
@@ -80,12 +81,23 @@ static shard_status cancelled(shard_error *error) {
     return shard_fail(error, SHARD_ERR_CANCELLED, "the step was cancelled");
 }
 
+/* Asked for embeddings, the library gives every row back; of any other call it must not. */
+static int32_t decode(shard_engine *engine, const step_call *call) {
+    if (!call->gives_embeddings) {
+        return row_feed_decode(engine->feed, engine->context, engine->buffers.batch);
+    }
+    llama_set_embeddings(engine->context, true);
+    const int32_t result = row_feed_decode(engine->feed, engine->context, engine->buffers.batch);
+    llama_set_embeddings(engine->context, false);
+    return result;
+}
+
 static shard_status compute(shard_engine *engine, const step_call *call, shard_error *error) {
     if (atomic_load(&engine->cancel)) {
         return cancelled(error);
     }
     engine->defers_cancel = !can_be_aborted(engine, call);
-    const int32_t result = row_feed_decode(engine->feed, engine->context, engine->buffers.batch);
+    const int32_t result = decode(engine, call);
     llama_synchronize(engine->context);
     switch (result) {
     case 0:
@@ -109,7 +121,8 @@ static shard_status compute(shard_engine *engine, const step_call *call, shard_e
 static shard_status find_rows(const shard_engine *engine, const step_call *call,
                               uint32_t rows_before, float **rows, shard_error *error) {
     if (engine->is_last) {
-        *rows = llama_get_logits(engine->context);
+        *rows = call->gives_embeddings ? llama_get_embeddings(engine->context)
+                                       : llama_get_logits(engine->context);
         return shard_ok(error);
     }
     uint32_t collected = 0;
@@ -183,9 +196,15 @@ static shard_status draw(shard_engine *engine, const float *logits, shard_step_e
     return describe_token(engine, entry);
 }
 
+/* Values that the call makes for the entry. */
+static uint64_t values_out(const shard_engine *engine, const shard_step_entry *entry) {
+    return (uint64_t)step_rules_rows_out(&engine->description, entry) *
+           step_rules_columns_out(&engine->description, entry);
+}
+
 static void keep_rows(shard_engine *engine, const step_call *call, shard_step_entry *entry) {
     if (engine->is_last && !call->is_last && entry->rows != NULL) {
-        entry->rows = step_buffers_keep(&engine->buffers, entry->rows, entry->n_rows_out);
+        entry->rows = step_buffers_keep(&engine->buffers, entry->rows, values_out(engine, entry));
     }
 }
 
@@ -207,12 +226,11 @@ static void finish_entry(shard_engine *engine, const step_call *call, uint32_t i
 }
 
 static void finish_call(shard_engine *engine, const step_call *call, float *rows) {
-    const size_t n_columns = step_rules_columns_out(&engine->description);
     for (uint32_t i = 0; i < call->n_entries; i++) {
         const shard_step_entry *entry = &call->entries[call->order[i]];
-        const uint32_t n_rows = step_rules_rows_out(&engine->description, entry);
+        const uint64_t n_values = values_out(engine, entry);
         finish_entry(engine, call, i, rows);
-        rows += n_rows * n_columns;
+        rows += n_values;
     }
 }
 
@@ -247,18 +265,18 @@ static void reserve_histories(shard_engine *engine, shard_step_entry *entries, u
     }
 }
 
-/* Rows of logits that calls before the last one give to their callers. */
-static uint32_t rows_to_keep(const shard_engine *engine, const shard_step_entry *entries) {
+/* Values that calls before the last one give to their callers. */
+static uint64_t values_to_keep(const shard_engine *engine, const shard_step_entry *entries) {
     const decode_plan *plan = &engine->buffers.plan;
     const uint32_t end = plan->calls[plan->n_calls - 1].first;
-    uint32_t n_rows = 0;
+    uint64_t n_values = 0;
     for (uint32_t i = 0; engine->is_last && i < end; i++) {
         const shard_step_entry *entry = &entries[plan->order[i]];
         if (entry->output != SHARD_OUTPUT_TOKEN) {
-            n_rows += step_rules_rows_out(&engine->description, entry);
+            n_values += values_out(engine, entry);
         }
     }
-    return n_rows;
+    return n_values;
 }
 
 /* The entries from `first` on in the order of the plan, which nothing was computed for. */
@@ -273,17 +291,21 @@ static void fail_rest(const decode_plan *plan, shard_step_entry *entries, uint32
 
 static shard_status run_plan(shard_engine *engine, shard_step_entry *entries, shard_error *error) {
     const decode_plan *plan = &engine->buffers.plan;
-    if (step_buffers_reserve(&engine->buffers, rows_to_keep(engine, entries), error) != SHARD_OK) {
+    if (step_buffers_reserve(&engine->buffers, values_to_keep(engine, entries), error) !=
+        SHARD_OK) {
         fail_rest(plan, entries, 0, error);
         return error->status;
     }
     observer_begin_rows(engine->observer);
     for (uint32_t i = 0; i < plan->n_calls; i++) {
+        const uint32_t first = plan->order[plan->calls[i].first];
         const step_call call = {.entries = entries,
                                 .order = plan->order + plan->calls[i].first,
                                 .n_entries = plan->calls[i].n_entries,
                                 .n_rows = plan->calls[i].n_rows,
-                                .is_last = i + 1 == plan->n_calls};
+                                .is_last = i + 1 == plan->n_calls,
+                                .gives_embeddings =
+                                    entries[first].output == SHARD_OUTPUT_EMBEDDING};
         if (run_call(engine, &call, error) != SHARD_OK) {
             fail_rest(plan, entries, plan->calls[i].first, error);
             return error->status;

@@ -16,13 +16,12 @@ shard_status step_buffers_init(step_buffers *buffers, const step_shape *shape, s
     buffers->batch = llama_batch_init((int32_t)shape->n_batch, n_embd, 1);
     buffers->plan.order = calloc(shape->max_sessions, sizeof(*buffers->plan.order));
     buffers->plan.calls = calloc(shape->max_sessions, sizeof(*buffers->plan.calls));
-    buffers->n_vocab = shape->n_vocab;
     if (!has_batch(&buffers->batch) || buffers->plan.order == NULL || buffers->plan.calls == NULL) {
         return shard_fail(error, SHARD_ERR_MEMORY,
                           "no memory for %" PRIu32 " rows of %" PRIu32 " values", shape->n_batch,
                           shape->n_embd);
     }
-    return step_buffers_reserve(buffers, shape->max_sessions, error);
+    return step_buffers_reserve(buffers, (uint64_t)shape->max_sessions * shape->n_vocab, error);
 }
 
 void step_buffers_free(step_buffers *buffers) {
@@ -31,7 +30,7 @@ void step_buffers_free(step_buffers *buffers) {
     }
     free(buffers->plan.order);
     free(buffers->plan.calls);
-    free(buffers->logits);
+    free(buffers->kept);
     *buffers = (step_buffers){0};
 }
 
@@ -41,26 +40,27 @@ uint64_t step_buffers_bytes(const step_shape *shape) {
     return (shape->takes_tokens ? 0 : hidden) + (shape->n_vocab == 0 ? hidden : logits);
 }
 
-shard_status step_buffers_reserve(step_buffers *buffers, uint32_t n_rows, shard_error *error) {
-    buffers->n_logits = 0;
-    if (buffers->n_vocab == 0 || n_rows <= buffers->max_logits) {
+shard_status step_buffers_reserve(step_buffers *buffers, uint64_t n_values, shard_error *error) {
+    buffers->n_kept = 0;
+    if (n_values <= buffers->max_kept) {
         return shard_ok(error);
     }
-    const uint64_t bytes = (uint64_t)n_rows * buffers->n_vocab * sizeof(float);
-    float *logits = realloc(buffers->logits, bytes);
-    if (logits == NULL) {
-        shard_fail(error, SHARD_ERR_MEMORY, "no memory for %" PRIu32 " rows of logits", n_rows);
+    const uint64_t bytes = n_values * sizeof(float);
+    float *kept = realloc(buffers->kept, bytes);
+    if (kept == NULL) {
+        shard_fail(error, SHARD_ERR_MEMORY, "no memory for the rows of a step: %" PRIu64 " values",
+                   n_values);
         shard_error_add(error, "needed_bytes", "%" PRIu64, bytes);
         return error->status;
     }
-    buffers->logits = logits;
-    buffers->max_logits = n_rows;
+    buffers->kept = kept;
+    buffers->max_kept = n_values;
     return shard_ok(error);
 }
 
-const float *step_buffers_keep(step_buffers *buffers, const float *rows, uint32_t n_rows) {
-    float *kept = buffers->logits + (size_t)buffers->n_logits * buffers->n_vocab;
-    memcpy(kept, rows, (size_t)n_rows * buffers->n_vocab * sizeof(float));
-    buffers->n_logits += n_rows;
+const float *step_buffers_keep(step_buffers *buffers, const float *rows, uint64_t n_values) {
+    float *kept = buffers->kept + buffers->n_kept;
+    memcpy(kept, rows, n_values * sizeof(float));
+    buffers->n_kept += n_values;
     return kept;
 }

@@ -1,5 +1,5 @@
 /* The engine's own buffers of a step, made when a shard is opened: the rows that go in, the plan,
- * and the logits of calls before the last one, because the library keeps those of one call only. */
+ * and the rows of calls before the last one, because the library keeps those of one call only. */
 #ifndef SHARD_LLAMA_STEP_BUFFERS_H
 #define SHARD_LLAMA_STEP_BUFFERS_H
 
@@ -20,10 +20,9 @@ typedef struct step_shape {
 typedef struct step_buffers {
     struct llama_batch batch;
     decode_plan plan;
-    float *logits;       /* [max_logits][n_vocab] */
-    uint32_t max_logits; /* one row for each session, and more once LOGITS_ALL asked for them */
-    uint32_t n_logits;   /* rows kept in this step */
-    uint32_t n_vocab;
+    float *kept;       /* [max_kept] */
+    uint64_t max_kept; /* one row of logits for each session, and more once they were asked for */
+    uint64_t n_kept;   /* values kept in this step */
 } step_buffers;
 
 /* SHARD_ERR_MEMORY. Released by step_buffers_free in any case. */
@@ -34,10 +33,10 @@ void step_buffers_free(step_buffers *buffers);
  */
 uint64_t step_buffers_bytes(const step_shape *shape);
 
-/* Begins a step that will keep `n_rows` rows of logits. SHARD_ERR_MEMORY. */
-shard_status step_buffers_reserve(step_buffers *buffers, uint32_t n_rows, shard_error *error);
+/* Begins a step that will keep `n_values` values. SHARD_ERR_MEMORY. */
+shard_status step_buffers_reserve(step_buffers *buffers, uint64_t n_values, shard_error *error);
 
-/* Keeps `n_rows` rows, and returns where they are until the next step. */
-const float *step_buffers_keep(step_buffers *buffers, const float *rows, uint32_t n_rows);
+/* Keeps the values of some rows, and returns where they are until the next step. */
+const float *step_buffers_keep(step_buffers *buffers, const float *rows, uint64_t n_values);
 
 #endif /* SHARD_LLAMA_STEP_BUFFERS_H */

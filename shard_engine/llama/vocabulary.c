@@ -6,6 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+void vocabulary_init(lazy_vocabulary *vocabulary, const struct llama_model *model) {
+    vocabulary->holder = model;
+    vocabulary->vocab = llama_model_get_vocab(model);
+}
+
 void vocabulary_init_lazy(lazy_vocabulary *vocabulary, const shard_artifact *artifact) {
     vocabulary->offset = artifact->source_offset;
     snprintf(vocabulary->path, sizeof(vocabulary->path), "%s", artifact->files[0].path);
@@ -58,7 +63,7 @@ shard_status vocabulary_need(lazy_vocabulary *vocabulary, shard_error *error) {
         shard_error_add(error, "path", "%s", vocabulary->path);
         return error->status;
     }
-    vocabulary->vocab = llama_model_get_vocab(vocabulary->model);
+    vocabulary_init(vocabulary, vocabulary->model);
     return check_kind(vocabulary, error);
 }
 
@@ -162,6 +167,33 @@ shard_status vocabulary_token_info(lazy_vocabulary *vocabulary, int32_t token,
     info->attributes = (uint32_t)llama_vocab_get_attr(vocabulary->vocab, token);
     info->is_control = llama_vocab_is_control(vocabulary->vocab, token);
     info->end_of_generation = llama_vocab_is_eog(vocabulary->vocab, token);
+    return shard_ok(error);
+}
+
+/* The library names one of its own for some models that have none; what the file says, it says in
+ * the model's metadata. */
+static const char *find_template(const struct llama_model *model, const char *name) {
+    static const char KEY[] = "tokenizer.chat_template";
+    char key[sizeof(KEY) + 1 + SHARD_NAME_SIZE];
+    snprintf(key, sizeof(key), "%s%s%s", KEY, name != NULL ? "." : "", name != NULL ? name : "");
+    const bool is_there = llama_model_meta_val_str(model, key, NULL, 0) >= 0;
+    const char *found = is_there ? llama_model_chat_template(model, name) : NULL;
+    return found != NULL ? found : "";
+}
+
+shard_status vocabulary_chat_template(lazy_vocabulary *vocabulary, const char *name, char *text,
+                                      uint32_t capacity, uint32_t *n_bytes, shard_error *error) {
+    *n_bytes = 0;
+    if (vocabulary_need(vocabulary, error) != SHARD_OK) {
+        return error->status;
+    }
+    const char *found = find_template(vocabulary->holder, name);
+    const size_t length = strlen(found);
+    *n_bytes = (uint32_t)length;
+    if (length > capacity) {
+        return too_small(*n_bytes, capacity, error);
+    }
+    memcpy(text, found, length);
     return shard_ok(error);
 }
 

@@ -9,9 +9,10 @@
 #include <llama.h>
 
 typedef struct lazy_vocabulary {
-    const struct llama_vocab *vocab; /* NULL until it is there */
-    struct llama_model *model;       /* owned; holds nothing but the lazy_vocabulary */
-    char path[FILES_PATH_SIZE];      /* where a lazy one comes from; empty: there is none */
+    const struct llama_vocab *vocab;  /* NULL until it is there */
+    const struct llama_model *holder; /* the model that it belongs to */
+    struct llama_model *model;        /* owned, where it was loaded on demand; holds nothing else */
+    char path[FILES_PATH_SIZE];       /* where a lazy one comes from; empty: there is none */
     uint64_t offset;
 } lazy_vocabulary;
 
@@ -21,6 +22,8 @@ typedef struct text_buffer {
     int32_t capacity;
 } text_buffer;
 
+/* That of a model which is loaded, and borrowed. */
+void vocabulary_init(lazy_vocabulary *vocabulary, const struct llama_model *model);
 /* Names the place of a vocabulary that is loaded on demand. */
 void vocabulary_init_lazy(lazy_vocabulary *vocabulary, const shard_artifact *artifact);
 void vocabulary_free(lazy_vocabulary *vocabulary);
@@ -44,6 +47,9 @@ shard_status vocabulary_token_text(const lazy_vocabulary *vocabulary, int32_t to
                                    text_buffer *buffer, uint32_t *n_bytes, shard_error *error);
 shard_status vocabulary_token_info(lazy_vocabulary *vocabulary, int32_t token,
                                    shard_token_info *info, shard_error *error);
+/* The file's own chat template of that name; NULL: the one without a name. */
+shard_status vocabulary_chat_template(lazy_vocabulary *vocabulary, const char *name, char *text,
+                                      uint32_t capacity, uint32_t *n_bytes, shard_error *error);
 shard_status vocabulary_describe(lazy_vocabulary *vocabulary, shard_vocabulary *out,
                                  shard_error *error);
 

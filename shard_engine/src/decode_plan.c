@@ -5,6 +5,11 @@ static void add_call(decode_plan *plan, uint32_t first, uint32_t n_entries, uint
         (decode_call){.first = first, .n_entries = n_entries, .n_rows = n_rows};
 }
 
+/* What is computed for the sake of embeddings gives every row back: the others would too. */
+static bool goes_with_others(const shard_step_entry *entry) {
+    return entry->n_rows == 1 && entry->output != SHARD_OUTPUT_EMBEDDING;
+}
+
 /* Keeps what is there in ascending order of sessions; a step has few of them. */
 static void insert_by_session(decode_plan *plan, const shard_step_entry *entries, uint32_t index) {
     uint32_t at = plan->n_ordered++;
@@ -18,7 +23,7 @@ static void insert_by_session(decode_plan *plan, const shard_step_entry *entries
 static void plan_single_rows(decode_plan *plan, const shard_step_entry *entries, uint32_t n_entries,
                              uint32_t n_ubatch) {
     for (uint32_t i = 0; i < n_entries; i++) {
-        if (entries[i].status == SHARD_OK && entries[i].n_rows == 1) {
+        if (entries[i].status == SHARD_OK && goes_with_others(&entries[i])) {
             insert_by_session(plan, entries, i);
         }
     }
@@ -29,9 +34,9 @@ static void plan_single_rows(decode_plan *plan, const shard_step_entry *entries,
     }
 }
 
-static void plan_longer(decode_plan *plan, const shard_step_entry *entries, uint32_t n_entries) {
+static void plan_alone(decode_plan *plan, const shard_step_entry *entries, uint32_t n_entries) {
     for (uint32_t i = 0; i < n_entries; i++) {
-        if (entries[i].status == SHARD_OK && entries[i].n_rows > 1) {
+        if (entries[i].status == SHARD_OK && !goes_with_others(&entries[i])) {
             plan->order[plan->n_ordered] = i;
             add_call(plan, plan->n_ordered++, 1, entries[i].n_rows);
         }
@@ -43,5 +48,5 @@ void decode_plan_make(decode_plan *plan, const shard_step_entry *entries, uint32
     plan->n_ordered = 0;
     plan->n_calls = 0;
     plan_single_rows(plan, entries, n_entries, n_ubatch);
-    plan_longer(plan, entries, n_entries);
+    plan_alone(plan, entries, n_entries);
 }

@@ -1,6 +1,7 @@
 /* How one step is cut into calls of the library, so that the shapes in which a session's rows are
  * computed never depend on what else is in the step: the entries of one row together, in ascending
- * order of their sessions and at most n_ubatch at once, then each longer entry alone. */
+ * order of their sessions and at most n_ubatch at once, then each longer entry alone, and each one
+ * that embeddings are asked of. */
 #ifndef SHARD_DECODE_PLAN_H
 #define SHARD_DECODE_PLAN_H
 

@@ -8,26 +8,32 @@
 
 /* ---- single checks ---- */
 
-static bool gives_logits(shard_output output) {
-    return output == SHARD_OUTPUT_LOGITS || output == SHARD_OUTPUT_LOGITS_ALL ||
-           output == SHARD_OUTPUT_TOKEN;
+static bool needs_head(shard_output output) {
+    return output != SHARD_OUTPUT_NONE && output != SHARD_OUTPUT_HIDDEN;
 }
 
 static shard_status check_output(const shard_description *description, shard_step_entry *entry) {
     const bool is_last = description->has_output_head;
-    if ((unsigned)entry->output > SHARD_OUTPUT_TOKEN) {
+    if ((unsigned)entry->output > SHARD_OUTPUT_EMBEDDING) {
         return shard_fail(&entry->error, SHARD_ERR_ARGUMENT, "output %d is not a shard_output",
                           (int)entry->output);
     }
-    if (gives_logits(entry->output) && !is_last) {
+    if (needs_head(entry->output) && !is_last) {
         return shard_fail(&entry->error, SHARD_ERR_NOT_OWNED,
                           "layers %" PRIu32 ":%" PRIu32
-                          " have no output head; ask the last stage for logits and tokens",
+                          " have no output head; ask the last stage for logits, tokens and "
+                          "embeddings",
                           description->layer_start, description->layer_end);
     }
+    if (entry->output == SHARD_OUTPUT_EMBEDDING && description->n_embd_out == 0) {
+        return shard_fail(&entry->error, SHARD_ERR_UNSUPPORTED,
+                          "a model of architecture %s gives no embeddings here; use another model",
+                          description->architecture);
+    }
     if (entry->output == SHARD_OUTPUT_HIDDEN && is_last) {
-        return shard_fail(&entry->error, SHARD_ERR_NOT_OWNED,
-                          "the last stage gives no hidden rows; ask it for logits or a token");
+        return shard_fail(
+            &entry->error, SHARD_ERR_NOT_OWNED,
+            "the last stage gives no hidden rows; ask it for logits, a token or embeddings");
     }
     return SHARD_OK;
 }
@@ -177,17 +183,22 @@ uint32_t step_rules_admit(const step_view *view, shard_step_entry *entries, uint
 /* ---- results ---- */
 
 uint32_t step_rules_rows_out(const shard_description *description, const shard_step_entry *entry) {
-    if (!description->has_output_head || entry->output == SHARD_OUTPUT_LOGITS_ALL) {
+    if (!description->has_output_head || entry->output == SHARD_OUTPUT_LOGITS_ALL ||
+        entry->output == SHARD_OUTPUT_EMBEDDING) {
         return entry->n_rows;
     }
     return entry->output == SHARD_OUTPUT_NONE ? 0 : 1;
 }
 
-uint32_t step_rules_columns_out(const shard_description *description) {
-    return description->has_output_head ? description->n_vocab : description->n_embd;
+uint32_t step_rules_columns_out(const shard_description *description,
+                                const shard_step_entry *entry) {
+    if (!description->has_output_head) {
+        return description->n_embd;
+    }
+    return entry->output == SHARD_OUTPUT_EMBEDDING ? description->n_embd_out : description->n_vocab;
 }
 
-/* Logits are float32 on every stage. */
+/* What the last stage gives is float32 whatever the boundary is. */
 static boundary_dtype dtype_out(const shard_description *description) {
     boundary_dtype dtype = BOUNDARY_F32;
     if (!description->has_output_head) {
@@ -199,7 +210,7 @@ static boundary_dtype dtype_out(const shard_description *description) {
 shard_status step_rules_deliver(const shard_description *description, float *rows,
                                 shard_step_entry *entry) {
     const uint32_t n_rows = step_rules_rows_out(description, entry);
-    const uint32_t n_columns = step_rules_columns_out(description);
+    const uint32_t n_columns = step_rules_columns_out(description, entry);
     const boundary_dtype dtype = dtype_out(description);
     boundary_pack(dtype, rows, (uint64_t)n_rows * n_columns, rows);
     entry->status = boundary_check(dtype, rows, n_rows, n_columns, entry->n_rows - n_rows, "out",

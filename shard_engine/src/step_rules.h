@@ -25,8 +25,9 @@ uint32_t step_rules_admit(const step_view *view, shard_step_entry *entries, uint
  * needs. */
 uint32_t step_rules_rows_out(const shard_description *description, const shard_step_entry *entry);
 
-/* Values in a row that comes out. */
-uint32_t step_rules_columns_out(const shard_description *description);
+/* Values in each of these rows. */
+uint32_t step_rules_columns_out(const shard_description *description,
+                                const shard_step_entry *entry);
 
 /* Hands the rows that an engine made for the entry, step_rules_rows_out of them in float32, to its
  * outputs: hidden rows become the recipe's boundary dtype in place. A token is not drawn here.

@@ -87,10 +87,30 @@ static void test_entries_that_were_left_out_are_not_planned(void) {
     CHECK_EQUAL(made.plan.n_calls, 0);
 }
 
+static void test_embeddings_are_alone_however_few_rows_they_are_of(void) {
+    const shard_step_entry entries[] = {
+        {.session = 3, .n_rows = 1, .output = SHARD_OUTPUT_EMBEDDING},
+        {.session = 2, .n_rows = 1, .output = SHARD_OUTPUT_TOKEN},
+        {.session = 1, .n_rows = 4, .output = SHARD_OUTPUT_EMBEDDING},
+        {.session = 0, .n_rows = 1, .output = SHARD_OUTPUT_LOGITS},
+    };
+    planned made = {.plan = {.order = made.order, .calls = made.calls}};
+    decode_plan_make(&made.plan, entries, 4, 16);
+    CHECK_EQUAL(made.plan.n_calls, 3);
+    check_call(&made, 0, 0, 2, 2);
+    check_call(&made, 1, 2, 1, 1);
+    check_call(&made, 2, 3, 1, 4);
+    CHECK_EQUAL(made.order[0], 3);
+    CHECK_EQUAL(made.order[1], 1);
+    CHECK_EQUAL(made.order[2], 0);
+    CHECK_EQUAL(made.order[3], 2);
+}
+
 int main(void) {
     test_single_rows_go_together_by_session();
     test_single_rows_beyond_a_ubatch_make_another_call();
     test_longer_entries_are_alone_and_in_their_order();
     test_entries_that_were_left_out_are_not_planned();
+    test_embeddings_are_alone_however_few_rows_they_are_of();
     return 0;
 }

@@ -55,7 +55,7 @@ def measure(name: str, folder: Path) -> Measurement:
     info = shard_engine.inspect(model, cache_dir=cache_dir)
     assert (info.architecture, info.n_layer) == (variant.architecture, variant.layers)
     _check_refusals(model, info, cache_dir)
-    chains = variant.cuts or _chains(info)
+    chains = variant.cuts or chains_of(info)
     compared, different = _compare(model, info, chains, cache_dir) if chains else (0, 0)
     return Measurement(
         variant=name,
@@ -84,7 +84,7 @@ def refuse(name: str, folder: Path) -> tuple[str, str]:
     return whole.message, part.message
 
 
-def _chains(info: ArtifactInfo) -> tuple[Cuts, ...]:
+def chains_of(info: ArtifactInfo) -> tuple[Cuts, ...]:
     """The chains to compare: two stages, and three where there are three periods.
 
     Where no cut is allowed, the whole model, unless the engine says that it cannot run that either.

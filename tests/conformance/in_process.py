@@ -93,6 +93,8 @@ class InProcessShard(Shard):
             n_layer=loaded.n_layer,
             n_embd=loaded.n_embd,
             n_vocab=loaded.n_vocab,
+            n_embd_out=loaded.n_embd_out,
+            pooling=loaded.pooling,
             owned_layers=loaded.owned_layers,
             owned_tensors=loaded.owned_tensors,
             owned_bytes=loaded.owned_bytes,
@@ -170,6 +172,10 @@ class InProcessShard(Shard):
     def token_info(self, token: int) -> shard_engine.TokenInfo:
         with _shard_errors():
             return self.engine.token_info(token)
+
+    def chat_template(self, name: str | None = None) -> str:
+        with _shard_errors():
+            return self.engine.chat_template(name).decode()
 
     def close(self) -> None:
         self.engine.close()

@@ -194,15 +194,16 @@ class RulesModel:
     @property
     def own_outputs(self) -> tuple[str, ...]:
         """What this stage can be asked for."""
-        return ("none", "token", "logits", "logits_all") if self.is_last else ("none", "hidden")
+        return ("none", "token", "logits", "logits_all", "embedding") if self.is_last else ("none", "hidden")
 
     def _calls(self, feeds: Sequence[Feed], admitted: Sequence[int]) -> Iterator[list[int]]:
-        """Entries of one row together, then each longer one alone."""
-        single = sorted((i for i in admitted if len(feeds[i].tokens) == 1), key=lambda i: feeds[i].session)
+        """Entries of one row together, then each longer one alone, and each that embeddings are asked of."""
+        together = {i for i in admitted if len(feeds[i].tokens) == 1 and feeds[i].output != "embedding"}
+        single = sorted(together, key=lambda i: feeds[i].session)
         for first in range(0, len(single), self.limits.n_ubatch):
             yield single[first : first + self.limits.n_ubatch]
         for index in admitted:
-            if len(feeds[index].tokens) > 1:
+            if index not in together:
                 yield [index]
 
     def continued(self, feed: Feed) -> list[Row]:
@@ -233,14 +234,17 @@ class RulesModel:
         token = self._drawn(sampling, rows) if feed.output == "token" else None
         n_given = 0 if feed.output in ("none", "token") else n_made
         given = rows[len(rows) - n_given :]
-        return Done(values=b"".join(map(self._values, given)), token=token, length=len(rows))
+        values = b"".join(self._values(feed, row) for row in given)
+        return Done(values=values, token=token, length=len(rows))
 
     def _rows_made(self, feed: Feed) -> int:
-        if not self.is_last or feed.output == "logits_all":
+        if not self.is_last or feed.output in ("logits_all", "embedding"):
             return len(feed.tokens)
         return 0 if feed.output == "none" else 1
 
-    def _values(self, row: Row) -> bytes:
+    def _values(self, feed: Feed, row: Row) -> bytes:
+        if feed.output == "embedding":
+            return as_floats(row.after_layers[-1])
         if self.is_last:
             return as_floats(self.reference.logits(row.after_layers[-1]))
         return as_rows(row.after_layers[self.limits.layers[1]], self.reference.boundary)

@@ -53,6 +53,8 @@ class Description:
     n_layer: int
     n_embd: int
     n_vocab: int
+    n_embd_out: int
+    pooling: str
     owned_layers: int
     owned_tensors: int
     owned_bytes: int
@@ -70,7 +72,7 @@ class Description:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """One forward: rows of one session, and what to give back (`none`, `hidden`, `logits`, `logits_all`,
-    `token`)."""
+    `token`, `embedding`)."""
 
     session: int
     position: int
@@ -149,6 +151,9 @@ class Shard(ABC):
 
     @abstractmethod
     def token_info(self, token: int) -> shard_engine.TokenInfo: ...
+
+    @abstractmethod
+    def chat_template(self, name: str | None = None) -> str: ...
 
     @abstractmethod
     def close(self) -> None: ...

@@ -24,6 +24,8 @@ def test_binding_lists_and_names_the_engines() -> None:
         build = shard_engine.build(name)
         assert (build.engine, build.pin_matches) == (name, True)
         assert build.devices
+        assert build.features.startswith("CPU : ") == (name == "llama")
+        assert not build.features.endswith((" ", "|"))
 
 
 def test_binding_refuses_an_engine_that_is_not_there() -> None:
@@ -114,7 +116,7 @@ HEADER = Path(__file__).parents[2] / "shard_engine" / "include" / "shard_engine.
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("SHARD_ENGINE_ABI_VERSION = 2", "SHARD_ENGINE_ABI_VERSION = 3", "ABI version 3"),
+        ("SHARD_ENGINE_ABI_VERSION = 3", "SHARD_ENGINE_ABI_VERSION = 4", "ABI version 4"),
         ("float bias;", "float bias, more;", "shard_logit_bias has 12 bytes"),
         ("SHARD_MESSAGE_SIZE = 1024", "SHARD_MESSAGE_SIZE = 512", "shard_error has"),
     ],

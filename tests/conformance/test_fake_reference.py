@@ -28,20 +28,23 @@ REFERENCES = [
 def test_fake_engine_equals_its_reference(
     fake_subject: Subject, open_shard: OpenShard, reference: FakeReference, cut: bool
 ) -> None:
-    """Logits, token and log-probability of random tokens are those of the formulas, cut or not."""
+    """Logits, embeddings and draws of random tokens are those of the formulas, cut or not."""
     fake_subject.model = Model(path=reference.specification, n_layer=reference.n_layer)
     cuts = range(1, reference.n_layer) if cut else ()
     recipe = replace(SMALL, boundary=reference.boundary)
     chain = open_chain(open_shard, fake_subject, cuts, recipe=recipe)
-    observed, sampled = chain.open_session(), chain.open_session()
+    observed, sampled, embedding = (chain.open_session() for _ in range(3))
     session = reference.open()
     numbers = random.Random(reference.seed)
     position = 0
     for length in (5, 1, 1, 3):
         tokens = [numbers.randrange(reference.n_vocab) for _ in range(length)]
-        expected = [reference.logits(reference.hidden(session, token)) for token in tokens]
+        rows = [reference.hidden(session, token) for token in tokens]
+        expected = [reference.logits(row) for row in rows]
         answer = chain.forward(observed, position, tokens, "logits_all")
         assert answer.values == b"".join(map(as_floats, expected))
+        embedded = chain.forward(embedding, position, tokens, "embedding")
+        assert embedded.values == b"".join(map(as_floats, rows))
         drawn = chain.forward(sampled, position, tokens, "token")
         best = expected[-1].index(max(expected[-1]))
         assert drawn.token == best

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from conformance.shard import OpenShard, Subject
+from conformance.chains import all_answers
+from conformance.shard import SMALL, OpenShard, Rows, ShardError, Subject
 
 
 def test_output_token_is_the_most_likely_one(subject: Subject, open_shard: OpenShard) -> None:
@@ -73,6 +76,57 @@ def test_output_none_keeps_the_rows_and_gives_nothing(
         for session in (silent, observed)
     ]
     assert following[0] == following[1]
+
+
+def test_output_embedding_has_every_row(subject: Subject, open_shard: OpenShard) -> None:
+    """`embedding` gives a row of float32 for each row that went in, also of one row and in pieces, and the
+    same rows give the same bits."""
+    shard = open_shard(subject, recipe=replace(SMALL, prefill_chunk=5, boundary="bf16"))
+    prompt, n_columns = subject.model.prompts[0], shard.description.n_embd_out
+    sessions = [shard.open_session() for _ in range(2)]
+    answers = [shard.forward(session, 0, tokens=prompt[:5], output="embedding") for session in sessions]
+    assert answers[0].values == answers[1].values
+    assert (answers[0].n_rows, answers[0].n_columns, answers[0].dtype) == (5, n_columns, "f32")
+    assert len({answers[0].values[4 * n_columns * row :][: 4 * n_columns] for row in range(5)}) == 5
+    single = shard.forward(sessions[0], 5, tokens=prompt[5:6], output="embedding")
+    assert (single.n_rows, len(single.values), single.token) == (1, 4 * n_columns, None)
+
+
+def test_output_embedding_beside_others_changes_nothing(subject: Subject, open_shard: OpenShard) -> None:
+    """What is asked of a session in the same step, and of the same session later, has the bits that it has
+    without embeddings."""
+    prompt = subject.model.prompts[0]
+    outcomes = []
+    for output in ("none", "embedding"):
+        shard = open_shard(subject)
+        one, other = shard.open_session(), shard.open_session()
+        shard.forward(one, 0, tokens=prompt, output="none")
+        together = [
+            Rows(session=one, position=len(prompt), tokens=[9], output="logits"),
+            Rows(session=other, position=0, tokens=prompt, output=output),
+        ]
+        first = all_answers(shard.forward_many(together))
+        last = shard.forward(other, len(prompt), tokens=[11], output="logits")
+        assert len(first[1].values) == (
+            0 if output == "none" else 4 * shard.description.n_embd_out * len(prompt)
+        )
+        outcomes.append((first[0].values, last.values))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("layers", [(0, 2), (2, 4)], ids=str)
+def test_output_embedding_is_the_last_stages(
+    subject: Subject, open_shard: OpenShard, layers: tuple[int, int]
+) -> None:
+    """A stage that is not the last refuses it and says whom to ask; its session stays as it was."""
+    shard = open_shard(subject, layers=layers)
+    session, n_embd = shard.open_session(), shard.description.n_embd
+    tokens, hidden = ([5], None) if layers[0] == 0 else (None, bytes(4 * n_embd))
+    with pytest.raises(ShardError) as caught:
+        shard.forward(session, 0, tokens=tokens, hidden=hidden, output="embedding")
+    assert caught.value.code == "not_owned"
+    assert "last stage" in caught.value.message
+    assert shard.forward(session, 0, tokens=tokens, hidden=hidden).length == 1
 
 
 def test_progress_rises_with_every_forward(subject: Subject, open_shard: OpenShard) -> None:

@@ -80,6 +80,7 @@ def test_vocabulary_is_not_on_inner_stages(subject: Subject, open_shard: OpenSha
         lambda: shard.tokenize(b"a"),
         lambda: shard.detokenize([5]),
         lambda: shard.token_info(5),
+        lambda: shard.chat_template(),
     ):
         with pytest.raises(ShardError) as caught:
             call()

@@ -143,7 +143,7 @@ def _forward(rows: Rows) -> messages.Forward:
 
 
 def _answer(result: messages.Result) -> Answer:
-    values = result.hidden if result.hidden is not None else result.logits
+    values = result.values
     return Answer(
         values=b"" if values is None else bytes(values),
         n_rows=result.rows,
@@ -202,6 +202,8 @@ class WorkerShard(Shard):
             n_layer=loaded.model.n_layer,
             n_embd=loaded.model.n_embd,
             n_vocab=loaded.model.n_vocab,
+            n_embd_out=loaded.model.n_embd_out,
+            pooling=loaded.model.pooling,
             owned_layers=loaded.ownership.owned_layers,
             owned_tensors=loaded.ownership.tensors,
             owned_bytes=loaded.ownership.bytes,
@@ -283,6 +285,9 @@ class WorkerShard(Shard):
         return shard_engine.TokenInfo(
             attributes=info.attributes, is_control=info.control, end_of_generation=info.end_of_generation
         )
+
+    def chat_template(self, name: str | None = None) -> str:
+        return self.client.request(messages.GetChatTemplate(name=name), messages.ChatTemplate).template
 
     def close(self) -> None:
         assert self.client.stop() == 0

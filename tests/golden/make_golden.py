@@ -292,6 +292,19 @@ def requests() -> Iterator[Golden]:
         {"type": "detokenize", "id": 21, "tokens": [], "remove_special": True, "unparse_special": True},
     )
     yield ask("token_info", {"type": "token_info", "id": 22, "tokens": [0, 1]})
+    yield ask(
+        "forward_embedding",
+        {
+            "type": "forward",
+            "id": 29,
+            "session": 2,
+            "position": 0,
+            "output": "embedding",
+            "hidden": hidden_rows(),
+        },
+    )
+    yield ask("chat_template", {"type": "chat_template", "id": 30})
+    yield ask("chat_template_named", {"type": "chat_template", "id": 31, "name": "tool_use"})
 
 
 def unusual_requests() -> Iterator[Golden]:
@@ -385,6 +398,7 @@ def hello() -> dict[str, Any]:
                     "memory_free": 4_294_967_296,
                 }
             ],
+            "features": "CPU : SSE3 = 1 | AVX2 = 1",
         },
     }
 
@@ -528,6 +542,8 @@ def answers() -> Iterator[Golden]:
         "n_embd": 576,
         "n_vocab": 49_152,
         "n_ctx_train": 8192,
+        "n_embd_out": 576,
+        "pooling": "last",
     }
     vocabulary = {
         "n_tokens": 49_152,
@@ -561,6 +577,7 @@ def answers() -> Iterator[Golden]:
     yield say("result_hidden_bf16", result(14, "hidden", **rows, dtype="bf16", hidden=halves))
     yield say("result_logits", result(14, "logits", rows=1, columns=4, dtype="f32", logits=halves))
     yield say("result_logits_all", result(14, "logits_all", **rows, dtype="f32", logits=hidden_rows()))
+    yield say("result_embedding", result(29, "embedding", **rows, dtype="f32", embedding=hidden_rows()))
     drawn = {"token": 198, "logprob": -0.5, "end_of_generation": False}
     text = b" a\xc3"
     yield say("result_token", result(15, "token", **drawn, text=text))
@@ -585,6 +602,8 @@ def answers() -> Iterator[Golden]:
             ],
         },
     )
+    yield say("chat_template_text", {"type": "chat_template", "id": 30, "template": b"{{ \xc3\xa4 }}"})
+    yield say("chat_template_empty", {"type": "chat_template", "id": 31, "template": b""})
     yield say(
         "progress", {"type": "progress", "id": 9, "phase": "digest", "done": 65_536, "total": 4_294_967_296}
     )
@@ -770,6 +789,9 @@ def bad_messages() -> Iterator[Golden]:
     yield bad_message("tokenize_flag_nil", {"type": "tokenize", "id": 1, "text": "a", "add_special": None})
     yield bad_message("detokenize_tokens_missing", {"type": "detokenize", "id": 1})
     yield bad_message("token_info_tokens_map", {"type": "token_info", "id": 1, "tokens": {}})
+    yield bad_message("chat_template_name_array", {"type": "chat_template", "id": 1, "name": ["a"]})
+    yield bad_message("chat_template_name_long", {"type": "chat_template", "id": 1, "name": "n" * 64})
+    yield bad_message("chat_template_name_with_nul", {"type": "chat_template", "id": 1, "name": "a\0b"})
 
 
 def lines() -> Iterator[str]:

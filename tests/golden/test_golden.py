@@ -23,6 +23,7 @@ REQUESTS = {
     "tokenize",
     "detokenize",
     "token_info",
+    "chat_template",
 }
 ANSWERS = {
     "hello",
@@ -41,6 +42,7 @@ ANSWERS = {
     "tokenized",
     "detokenized",
     "token_infos",
+    "chat_template",
     "progress",
     "error",
 }

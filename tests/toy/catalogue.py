@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gguf import GGMLQuantizationType as Type
+from gguf import PoolingType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class Toy:
     """A `rope_freqs.weight` tensor, which belongs to no layer but is needed by all."""
     arrays: bool = False
     """KV heads and feed-forward length are metadata arrays with one value per layer."""
+    pooling: PoolingType | None = None
+    """How the metadata say that one embedding is made of many rows; None: they do not."""
     layers: int = 6
     embd: int = 256
     heads: int = 4
@@ -79,6 +82,7 @@ KINDS: dict[str, Toy] = {
     "llama-biases": Toy(weights=Type.Q8_0, biases=True),
     "llama-rope-factors": Toy(weights=Type.Q8_0, rope_factors=True),
     "llama-arrays": Toy(weights=Type.Q8_0, arrays=True),
+    "llama-pooled": Toy(weights=Type.Q8_0, pooling=PoolingType.LAST),
     "llama-one-layer": Toy(weights=Type.Q8_0, layers=1),
     "llama-f16-long": Toy(weights=Type.F16, layers=12),
 }

@@ -67,6 +67,8 @@ def _add_hyperparameters(writer: GGUFWriter, toy: Toy) -> None:
     writer.add_rope_freq_base(10000.0)
     writer.add_head_count_kv([toy.kv_heads] * toy.layers if toy.arrays else toy.kv_heads)
     writer.add_feed_forward_length([toy.ff] * toy.layers if toy.arrays else toy.ff)
+    if toy.pooling is not None:
+        writer.add_pooling_type(toy.pooling)
     if toy.experts:
         writer.add_expert_count(toy.experts)
         writer.add_expert_used_count(toy.experts_used)

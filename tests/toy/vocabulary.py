@@ -1,8 +1,14 @@
-"""Two small vocabularies that stock llama.cpp tokenizes any text with."""
+"""Two small vocabularies that stock llama.cpp tokenizes any text with, one of them with chat templates."""
 
 from __future__ import annotations
 
 from gguf import GGUFWriter, TokenType
+
+CHAT_TEMPLATES = {
+    "default": "{% for message in messages %}<{{ message.role }}> {{ message.content }} \u2603\n{% endfor %}",
+    "tool_use": "{{ tools | tojson }}",
+}
+"""Of the SentencePiece vocabulary, by name; `default` is the one without a name."""
 
 _PIECES = [
     "▁",
@@ -80,6 +86,7 @@ def add_spm(writer: GGUFWriter, further: int = 0) -> int:
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(True)
+    writer.add_chat_template([{"name": name, "template": text} for name, text in CHAT_TEMPLATES.items()])
     return len(tokens)
 
 

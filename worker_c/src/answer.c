@@ -152,12 +152,23 @@ void answer_opened(struct encoder *encoder, uint64_t id, uint64_t session, uint3
     encode_uint(encoder, "kv_cells", kv_cells);
 }
 
+static const char *rows_key(shard_output output) {
+    switch (output) {
+    case SHARD_OUTPUT_HIDDEN:
+        return "hidden";
+    case SHARD_OUTPUT_EMBEDDING:
+        return "embedding";
+    default:
+        return "logits";
+    }
+}
+
 static void result_values(struct encoder *encoder, const struct result_answer *result) {
     encode_uint(encoder, "rows", result->rows);
     encode_uint(encoder, "columns", result->columns);
     encode_text(encoder, "dtype", result->dtype);
-    encode_tail(encoder, result->output == SHARD_OUTPUT_HIDDEN ? "hidden" : "logits",
-                result->values, (size_t)result->rows * result->columns * result->value_bytes);
+    encode_tail(encoder, rows_key(result->output), result->values,
+                (size_t)result->rows * result->columns * result->value_bytes);
 }
 
 /* The best candidates whose texts take no more than LIMIT_TOP_TEXT together: a token may be of any
@@ -248,6 +259,12 @@ void answer_tokenized(struct encoder *encoder, uint64_t id, const int32_t *token
 void answer_detokenized(struct encoder *encoder, uint64_t id, const char *text, uint32_t n_bytes) {
     answer_begin(encoder, "detokenized", id, 1);
     encode_tail(encoder, "text", text, n_bytes);
+}
+
+void answer_chat_template(struct encoder *encoder, uint64_t id, const char *text,
+                          uint32_t n_bytes) {
+    answer_begin(encoder, "chat_template", id, 1);
+    encode_tail(encoder, "template", text, n_bytes);
 }
 
 void answer_token_infos(struct encoder *encoder, uint64_t id, const shard_token_info *infos,

@@ -73,6 +73,7 @@ void answer_closed(struct encoder *encoder, uint64_t id, uint64_t session, uint3
 void answer_tokenized(struct encoder *encoder, uint64_t id, const int32_t *tokens,
                       uint32_t n_tokens);
 void answer_detokenized(struct encoder *encoder, uint64_t id, const char *text, uint32_t n_bytes);
+void answer_chat_template(struct encoder *encoder, uint64_t id, const char *text, uint32_t n_bytes);
 void answer_token_infos(struct encoder *encoder, uint64_t id, const shard_token_info *infos,
                         uint32_t n_infos);
 void answer_progress(struct encoder *encoder, uint64_t id, const char *phase, uint64_t done,

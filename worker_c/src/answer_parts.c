@@ -28,7 +28,7 @@ static void device(struct encoder *encoder, const shard_device *device) {
 }
 
 void answer_build(struct encoder *encoder, const shard_build *build) {
-    encode_map(encoder, "build", 7);
+    encode_map(encoder, "build", 8);
     encode_text(encoder, "engine", build->engine);
     encode_text(encoder, "engine_version", build->engine_version);
     encode_text(encoder, "pinned_package", build->pinned_package);
@@ -39,6 +39,7 @@ void answer_build(struct encoder *encoder, const shard_build *build) {
     for (uint32_t i = 0; i < build->n_devices; i++) {
         device(encoder, &build->devices[i]);
     }
+    encode_text(encoder, "features", build->features);
 }
 
 void answer_identity(struct encoder *encoder, const shard_description *description) {
@@ -51,13 +52,15 @@ void answer_identity(struct encoder *encoder, const shard_description *descripti
 }
 
 void answer_model(struct encoder *encoder, const shard_description *description) {
-    encode_map(encoder, "model", 6);
+    encode_map(encoder, "model", 8);
     encode_text(encoder, "architecture", description->architecture);
     encode_text(encoder, "name", description->model_name);
     encode_uint(encoder, "n_layer", description->n_layer);
     encode_uint(encoder, "n_embd", description->n_embd);
     encode_uint(encoder, "n_vocab", description->n_vocab);
     encode_uint(encoder, "n_ctx_train", description->n_ctx_train);
+    encode_uint(encoder, "n_embd_out", description->n_embd_out);
+    encode_text(encoder, "pooling", description->pooling);
 }
 
 void answer_ownership(struct encoder *encoder, const shard_description *description) {

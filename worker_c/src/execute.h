@@ -15,6 +15,7 @@ void execute_close(struct execution *execution, struct job *job);
 void execute_tokenize(struct execution *execution, struct job *job);
 void execute_detokenize(struct execution *execution, struct job *job);
 void execute_token_info(struct execution *execution, struct job *job);
+void execute_chat_template(struct execution *execution, struct job *job);
 
 /* One step over the jobs that the picks name. A forward with rows left goes back to the list. */
 void execute_step(struct execution *execution, uint32_t n_picks);

@@ -1,8 +1,9 @@
-/* Text to token ids and back. */
+/* Text to token ids and back, and the template that makes a text of a conversation. */
 #include "execute.h"
 
 #include "answer.h"
 #include "memory.h"
+#include "utf8.h"
 
 /* Both directions give a list whose length is known only when it was made: a first guess, and when
  * that was too small, once more with the length that the engine named. */
@@ -170,4 +171,42 @@ void execute_token_info(struct execution *execution, struct job *job) {
         resolve_answer(execution, job, &encoder);
     }
     memory_release(infos);
+}
+
+/* ---- chat_template ---- */
+
+/* Most templates are shorter. */
+enum { TEMPLATE_GUESS = 8 * 1024 };
+
+static shard_status fill_template(struct execution *execution, const void *request,
+                                  struct list *list, shard_error *error) {
+    return execution->api->chat_template(execution->engine, request, list->items, list->capacity,
+                                         &list->n_items, error);
+}
+
+/* A host would make text of other bytes, each in its own way. */
+static bool is_text(const struct list *list, struct failure *failure) {
+    return utf8_is_valid(list->items, list->n_items) ||
+           failure_set(failure, shard_status_name(SHARD_ERR_MALFORMED),
+                       "the chat template of this artifact is not UTF-8; give one of your own");
+}
+
+void execute_chat_template(struct execution *execution, struct job *job) {
+    char name[LIMIT_PATH];
+    const char *wanted = copy_path(name, job->request.as.chat_template.name);
+    struct list list = {.item_size = 1};
+    struct failure failure;
+    failure_clear(&failure);
+    if (!require_engine(execution, &failure) ||
+        !list_fill(execution, &list, TEMPLATE_GUESS, fill_template, wanted, &failure) ||
+        !is_text(&list, &failure)) {
+        resolve_failure(execution, job, &failure);
+    } else {
+        reply_storage storage;
+        struct encoder encoder;
+        encode_start_fixed(&encoder, storage, sizeof(storage));
+        answer_chat_template(&encoder, job->request.id, list.items, list.n_items);
+        resolve_answer(execution, job, &encoder);
+    }
+    memory_release(list.items);
 }

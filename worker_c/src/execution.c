@@ -148,6 +148,7 @@ static void (*const EXECUTE[])(struct execution *, struct job *) = {
     [REQUEST_TOKENIZE] = execute_tokenize,
     [REQUEST_DETOKENIZE] = execute_detokenize,
     [REQUEST_TOKEN_INFO] = execute_token_info,
+    [REQUEST_CHAT_TEMPLATE] = execute_chat_template,
 };
 
 /* Waits until there is something to do; false when the worker stops. */

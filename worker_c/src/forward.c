@@ -14,7 +14,8 @@ enum { RESULT_HEAD_BYTES = 512 };
 static const char F32[] = "f32";
 
 static bool is_all_rows(shard_output output) {
-    return output == SHARD_OUTPUT_HIDDEN || output == SHARD_OUTPUT_LOGITS_ALL;
+    return output == SHARD_OUTPUT_HIDDEN || output == SHARD_OUTPUT_LOGITS_ALL ||
+           output == SHARD_OUTPUT_EMBEDDING;
 }
 
 const char *forward_dtype(const shard_description *description, shard_output output) {
@@ -37,6 +38,8 @@ static uint64_t row_bytes_out(const shard_description *description, shard_output
     case SHARD_OUTPUT_LOGITS:
     case SHARD_OUTPUT_LOGITS_ALL:
         return (uint64_t)description->n_vocab * sizeof(float);
+    case SHARD_OUTPUT_EMBEDDING:
+        return (uint64_t)description->n_embd_out * sizeof(float);
     default:
         return 0;
     }

@@ -7,7 +7,9 @@
 _Static_assert(FAILURE_MAX_FIELDS *(SHARD_NAME_SIZE + SHARD_TEXT_SIZE + 16) + SHARD_MESSAGE_SIZE <
                    REPLY_STORAGE,
                "an error must fit");
-_Static_assert(SHARD_MAX_DEVICES * (2 * SHARD_NAME_SIZE + SHARD_TEXT_SIZE + 128) < REPLY_STORAGE,
+_Static_assert(SHARD_MAX_DEVICES * (2 * SHARD_NAME_SIZE + SHARD_TEXT_SIZE + 128) +
+                       SHARD_FEATURES_SIZE <
+                   REPLY_STORAGE,
                "hello must fit");
 /* A candidate's map takes 43 bytes beside its text, a result 512 beside its candidates. */
 _Static_assert(512 + 48 * LIMIT_TOP + LIMIT_TOP_TEXT < REPLY_STORAGE, "a result must fit");

@@ -7,7 +7,7 @@
 static const char *const OUTPUT_NAMES[] = {
     [SHARD_OUTPUT_NONE] = "none",     [SHARD_OUTPUT_HIDDEN] = "hidden",
     [SHARD_OUTPUT_LOGITS] = "logits", [SHARD_OUTPUT_LOGITS_ALL] = "logits_all",
-    [SHARD_OUTPUT_TOKEN] = "token",
+    [SHARD_OUTPUT_TOKEN] = "token",   [SHARD_OUTPUT_EMBEDDING] = "embedding",
 };
 
 enum { N_OUTPUTS = sizeof(OUTPUT_NAMES) / sizeof(OUTPUT_NAMES[0]) };
@@ -89,7 +89,7 @@ static shard_output read_output(struct decode_fields *fields) {
         }
     }
     failure_set(fields->failure, CODE_BAD_MESSAGE,
-                "the key 'output' must be none, hidden, logits, logits_all or token");
+                "the key 'output' must be none, hidden, logits, logits_all, token or embedding");
     return SHARD_OUTPUT_NONE;
 }
 
@@ -155,6 +155,10 @@ static void read_token_info(struct decode_fields *fields, struct request *reques
     request->as.token_info.tokens = decode_tokens(fields, "tokens");
 }
 
+static void read_chat_template(struct decode_fields *fields, struct request *request) {
+    request->as.chat_template.name = decode_optional_name(fields, "name", SHARD_NAME_SIZE - 1);
+}
+
 static const struct reader {
     const char *type;
     void (*read)(struct decode_fields *fields, struct request *request);
@@ -174,6 +178,7 @@ static const struct reader {
     [REQUEST_TOKENIZE] = {"tokenize", read_tokenize},
     [REQUEST_DETOKENIZE] = {"detokenize", read_detokenize},
     [REQUEST_TOKEN_INFO] = {"token_info", read_token_info},
+    [REQUEST_CHAT_TEMPLATE] = {"chat_template", read_chat_template},
 };
 
 enum { N_READERS = sizeof(READERS) / sizeof(READERS[0]) };

@@ -22,7 +22,8 @@ enum request_type {
     REQUEST_CLOSE,
     REQUEST_TOKENIZE,
     REQUEST_DETOKENIZE,
-    REQUEST_TOKEN_INFO
+    REQUEST_TOKEN_INFO,
+    REQUEST_CHAT_TEMPLATE
 };
 
 struct inspect_request {
@@ -87,6 +88,10 @@ struct token_info_request {
     struct decode_tokens tokens;
 };
 
+struct chat_template_request {
+    struct decode_text name; /* may be absent */
+};
+
 /* Owns its body; every text and every token array above is borrowed from it. */
 struct request {
     uint8_t *body;
@@ -105,6 +110,7 @@ struct request {
         struct tokenize_request tokenize;
         struct detokenize_request detokenize;
         struct token_info_request token_info;
+        struct chat_template_request chat_template;
     } as;
 };
 
@@ -119,7 +125,7 @@ void request_free(struct request *request);
 /* The session that the request names, as a fork names its source; 0 where it names none. */
 uint64_t request_session(const struct request *request);
 
-/* "none", "hidden", "logits", "logits_all", "token". */
+/* "none", "hidden", "logits", "logits_all", "token", "embedding". */
 const char *request_output_name(shard_output output);
 
 #endif /* WORKER_REQUEST_H */

@@ -1,7 +1,5 @@
 #include "utf8.h"
 
-#include <stdbool.h>
-
 /* Well-formed sequences by their first byte (The Unicode Standard, table 3-7): the range of the
  * second byte and how many bytes follow the first. Every further byte is 80..BF. */
 static const struct utf8_form {
@@ -55,4 +53,12 @@ void utf8_mend(uint8_t *bytes, size_t size) {
         }
         at += step;
     }
+}
+
+bool utf8_is_valid(const uint8_t *bytes, size_t size) {
+    size_t step = 1;
+    for (size_t at = 0; at < size && step > 0; at += step) {
+        step = sequence_size(bytes + at, size - at);
+    }
+    return step > 0;
 }

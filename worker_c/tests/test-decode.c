@@ -28,6 +28,7 @@ static const char *const TYPE_NAMES[] = {
     [REQUEST_TOKENIZE] = "tokenize",
     [REQUEST_DETOKENIZE] = "detokenize",
     [REQUEST_TOKEN_INFO] = "token_info",
+    [REQUEST_CHAT_TEMPLATE] = "chat_template",
 };
 
 enum { N_TYPES = sizeof(TYPE_NAMES) / sizeof(TYPE_NAMES[0]) };

@@ -55,6 +55,8 @@ static shard_description description(void) {
         .n_embd = 576,
         .n_vocab = 49152,
         .n_ctx_train = 8192,
+        .n_embd_out = 576,
+        .pooling = "last",
         .owned_layers = 4,
         .owned_tensors = 36,
         .owned_bytes = 5000000000,
@@ -85,6 +87,7 @@ static void write_hello(struct encoder *encoder) {
         .pinned_commit = "0c1e57098",
         .library_commit = "0c1e57098",
         .library_version = "0.5.0",
+        .features = "CPU : SSE3 = 1 | AVX2 = 1",
         .n_devices = 1,
         .devices = {{"CPU", "A processor", "cpu", 8589934592, 4294967296}},
     };
@@ -293,6 +296,12 @@ static void write_result_logits_all(struct encoder *encoder) {
     write_rows(encoder, SHARD_OUTPUT_LOGITS_ALL, 2);
 }
 
+static void write_result_embedding(struct encoder *encoder) {
+    struct result_answer answer = result(SHARD_OUTPUT_EMBEDDING);
+    answer.rows = 2;
+    answer_result(encoder, 29, &answer);
+}
+
 static void write_result_token(struct encoder *encoder) {
     struct result_answer answer = result(SHARD_OUTPUT_TOKEN);
     answer_result(encoder, 15, &answer);
@@ -324,6 +333,15 @@ static void write_tokenized(struct encoder *encoder) {
 
 static void write_detokenized(struct encoder *encoder) {
     answer_detokenized(encoder, 20, "Hi\xc3", 3);
+}
+
+static void write_chat_template_text(struct encoder *encoder) {
+    static const char TEXT[] = "{{ \xc3\xa4 }}";
+    answer_chat_template(encoder, 30, TEXT, sizeof(TEXT) - 1);
+}
+
+static void write_chat_template_empty(struct encoder *encoder) {
+    answer_chat_template(encoder, 31, "", 0);
 }
 
 static void write_token_infos(struct encoder *encoder) {
@@ -384,6 +402,7 @@ static const struct writer {
     {"result_hidden_bf16", write_result_hidden_bf16},
     {"result_logits", write_result_logits},
     {"result_logits_all", write_result_logits_all},
+    {"result_embedding", write_result_embedding},
     {"result_token", write_result_token},
     {"result_token_top", write_result_token_top},
     {"trimmed", write_trimmed},
@@ -391,6 +410,8 @@ static const struct writer {
     {"tokenized", write_tokenized},
     {"detokenized", write_detokenized},
     {"token_infos", write_token_infos},
+    {"chat_template_text", write_chat_template_text},
+    {"chat_template_empty", write_chat_template_empty},
     {"progress", write_progress},
     {"error", write_error},
     {"error_retryable", write_error_retryable},
@@ -568,6 +589,8 @@ static void test_text_is_mended(void) {
         check_subject(CASES[i].mended);
         char text[32];
         snprintf(text, sizeof(text), "%s", CASES[i].bytes);
+        CHECK_INT(utf8_is_valid((uint8_t *)text, strlen(text)),
+                  strcmp(CASES[i].bytes, CASES[i].mended) == 0);
         utf8_mend((uint8_t *)text, strlen(text));
         CHECK_TEXT(text, CASES[i].mended);
     }

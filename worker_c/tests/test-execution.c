@@ -124,6 +124,7 @@ static void engine_describe(const shard_engine *engine, shard_description *descr
         .recipe.prefill_chunk = CHUNK,
         .n_embd = 1,
         .n_vocab = N_VOCAB,
+        .n_embd_out = N_VOCAB,
         .has_token_embedding = true,
         .has_output_head = true,
         .memory.weights_bytes = 100,
@@ -262,6 +263,23 @@ static shard_status engine_step(shard_engine *engine, shard_step_entry *entries,
     return say(error, status);
 }
 
+/* What the test wants the template to be: so many bytes, all the same. */
+static uint32_t template_bytes;
+static char template_byte;
+static char template_name[SHARD_NAME_SIZE];
+
+static shard_status engine_chat_template(shard_engine *engine, const char *name, char *text,
+                                         uint32_t capacity, uint32_t *n_bytes, shard_error *error) {
+    (void)engine;
+    snprintf(template_name, sizeof(template_name), "%s", name != NULL ? name : "none");
+    *n_bytes = template_bytes;
+    if (template_bytes > capacity) {
+        return say(error, SHARD_ERR_CAPACITY);
+    }
+    memset(text, template_byte, template_bytes);
+    return SHARD_OK;
+}
+
 static uint64_t engine_progress(const shard_engine *engine) {
     (void)engine;
     return n_steps;
@@ -282,6 +300,7 @@ static const shard_engine_api API = {
     .session_trim = engine_session_trim,
     .session_close = engine_session_close,
     .step = engine_step,
+    .chat_template = engine_chat_template,
     .cancel = engine_cancel,
     .progress = engine_progress,
 };
@@ -569,10 +588,9 @@ static void test_step_that_nobody_cancelled_does_not_run_for_ever(void) {
     join();
 }
 
-static void test_long_forward_is_computed_in_pieces(void) {
-    check_subject("pieces");
+static void check_long_forward(shard_output output, const char *key) {
     start_with_sessions(NULL, 1);
-    post_forward(1, 0, 10, SHARD_OUTPUT_LOGITS_ALL);
+    post_forward(1, 0, 10, output);
     expect(3, "result");
     CHECK_INT(n_steps, 3);
     CHECK_INT(number("length"), 10);
@@ -584,14 +602,23 @@ static void test_long_forward_is_computed_in_pieces(void) {
         expected[N_VOCAB * i] = (float)i;
         expected[N_VOCAB * i + 1] = (float)(i + 1);
     }
-    const struct decode_value *rows = decode_find(&map, "logits");
-    CHECK_BYTES("rows", rows->data, rows->size, expected, sizeof(expected));
+    const struct decode_value *rows = decode_find(&map, key);
+    if (CHECK(rows != NULL)) {
+        CHECK_BYTES("rows", rows->data, rows->size, expected, sizeof(expected));
+    }
     CHECK_INT(state.rows, 10);
     CHECK_INT(state.kv_cells_used, 10);
     CHECK_INT(state.sessions, 1);
     join();
     CHECK_INT(atomic_load(&replies.n_requests), 3);
     CHECK_INT(atomic_load(&replies.n_errors), 0);
+}
+
+static void test_long_forward_is_computed_in_pieces(void) {
+    check_subject("pieces");
+    check_long_forward(SHARD_OUTPUT_LOGITS_ALL, "logits");
+    check_subject("pieces of embeddings");
+    check_long_forward(SHARD_OUTPUT_EMBEDDING, "embedding");
 }
 
 static shard_status third_is_not_finite(unsigned step) {
@@ -948,6 +975,44 @@ static void expect_estimate(uint64_t id) {
     CHECK_INT(decode_find(&memory, "compute_bytes")->integer, 7);
 }
 
+/* ---- chat templates ---- */
+
+static void post_chat_template(struct decode_text name, uint32_t n_bytes, char byte) {
+    template_bytes = n_bytes;
+    template_byte = byte;
+    post(REQUEST_CHAT_TEMPLATE, (struct request){.as.chat_template = {name}});
+}
+
+static void expect_template(uint64_t id, uint32_t n_bytes) {
+    expect(id, "chat_template");
+    const struct decode_value *text = decode_find(&map, "template");
+    CHECK_INT(text->size, n_bytes);
+    for (uint32_t i = 0; i < n_bytes; i++) {
+        CHECK(text->data[i] == 'x');
+    }
+}
+
+static void test_chat_template_of_any_length(void) {
+    check_subject("chat template");
+    start(NULL);
+    post_chat_template((struct decode_text){NULL, 0}, 1, 'x');
+    run();
+    expect_error(1, "not_loaded");
+    post_load();
+    expect(2, "loaded");
+    post_chat_template((struct decode_text){NULL, 0}, 0, 'x');
+    expect_template(3, 0);
+    CHECK_TEXT(template_name, "none");
+    post_chat_template((struct decode_text){"tool_use and more", 8}, 20000, 'x');
+    expect_template(4, 20000);
+    CHECK_TEXT(template_name, "tool_use");
+    post_chat_template((struct decode_text){NULL, 0}, 1 << 20, 'x'); /* as long as a frame */
+    expect_error(5, "bad_message");
+    post_chat_template((struct decode_text){NULL, 0}, 5, '\xff');
+    expect_error(6, "malformed");
+    join();
+}
+
 static void test_estimate_disturbs_nothing(void) {
     check_subject("estimate");
     start(NULL);
@@ -991,6 +1056,7 @@ int main(void) {
     test_sampling_reaches_the_engine();
     test_grammar_reaches_the_engine_as_a_string();
     test_fork_begins_with_the_rows_of_its_source();
+    test_chat_template_of_any_length();
     test_estimate_disturbs_nothing();
     return check_verdict();
 }

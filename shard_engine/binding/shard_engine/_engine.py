@@ -297,6 +297,20 @@ class Engine:
         check(self._api.vocabulary(self._open_handle(), raw, error), error)
         return members(Vocabulary, raw)
 
+    def chat_template(self, name: str | None = None) -> bytes:
+        """The artifact's own chat template of that name, as the file has it; empty where there is none.
+        Raises ShardEngineError: NOT_OWNED."""
+        wanted = ffi.NULL if name is None else name.encode()
+        count, error = ffi.new("uint32_t *"), new_error()
+        capacity = 4096
+        while True:
+            buffer = ffi.new("char[]", capacity)
+            status = self._api.chat_template(self._open_handle(), wanted, buffer, capacity, count, error)
+            if status != Status.CAPACITY:
+                check(status, error)
+                return bytes(ffi.buffer(buffer, count[0]))
+            capacity = count[0]
+
     # ---- any thread
 
     def cancel(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import cffi
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 _LIBRARY_NAME = "libshard_engine.dylib" if sys.platform == "darwin" else "libshard_engine.so"
 _HEADER_NAME = "shard_engine.h"

@@ -64,6 +64,8 @@ class Build:
     pinned_commit: str
     library_commit: str
     library_version: str
+    features: str
+    """What else decides the bits of its results: backends and the instructions that they use."""
     pin_matches: bool
     devices: tuple[Device, ...]
 
@@ -92,6 +94,10 @@ class Description:
     n_embd: int
     n_vocab: int
     n_ctx_train: int
+    n_embd_out: int
+    """Values in a row of embeddings; 0 where the model gives none."""
+    pooling: str
+    """How the file says that one vector is made of such rows: none, mean, cls, last, rank."""
     owned_layers: int
     owned_tensors: int
     owned_bytes: int
@@ -187,6 +193,7 @@ class Output(IntEnum):
     LOGITS = 2
     LOGITS_ALL = 3
     TOKEN = 4
+    EMBEDDING = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +220,7 @@ class Rows:
     n_rows: int
     n_columns: int
     dtype: str
-    """f32 for logits; hidden rows have the recipe's boundary dtype."""
+    """f32 for logits and embeddings; hidden rows have the recipe's boundary dtype."""
 
     def values(self) -> "memoryview[float]":
         """A memoryview of float32 of shape [n_rows, n_columns]. Those of f32 are not copied; values of 16

@@ -5,6 +5,7 @@
 #include "estimate.h"
 #include "load_source.h"
 #include "log.h"
+#include "meta.h"
 #include "pin.h"
 #include "recipe.h"
 #include "recipe_rules.h"
@@ -142,7 +143,7 @@ static shard_status make_memory(shard_engine *engine, const load_source *source,
 static shard_status open_ends(shard_engine *engine, const load_source *source, shard_error *error) {
     const bool is_first = source->start == 0;
     if (engine->is_last) {
-        engine->vocabulary.vocab = llama_model_get_vocab(engine->model);
+        vocabulary_init(&engine->vocabulary, engine->model);
         return sampling_space_open(&engine->vocabulary, engine->description.n_vocab,
                                    engine->description.session_cells, &engine->sampling, error);
     }
@@ -252,12 +253,35 @@ static shard_status describe_loaded(shard_engine *engine, const load_source *sou
     return shard_ok(error);
 }
 
-/* The head's rows are as long as the vocabulary that was loaded. */
-static void describe_head(shard_engine *engine) {
+/* The pooling that the file names by the library's number. */
+static const char *pooling_of(const struct llama_model *model, const char *architecture) {
+    static const char *const NAMES[] = {"none", "mean", "cls", "last", "rank"};
+    char key[META_KEY_SIZE];
+    char number[16] = "";
+    meta_key(key, architecture, "pooling_type");
+    llama_model_meta_val_str(model, key, number, sizeof(number));
+    const unsigned long pooling = strtoul(number, NULL, 10);
+    return pooling < sizeof(NAMES) / sizeof(NAMES[0]) ? NAMES[pooling] : NAMES[0];
+}
+
+/* The library would read embeddings of another length than the rows' past the end of what its graph
+ * holds, and of layers behind the rows (dense_2, dense_3) a shard has none. */
+static uint32_t embedding_columns(const struct llama_model *model, const shard_artifact *artifact) {
+    const bool has_more_layers = artifact_find(artifact, "dense_2.weight") != NULL ||
+                                 artifact_find(artifact, "dense_3.weight") != NULL;
+    const uint32_t n_embd_out = (uint32_t)llama_model_n_embd_out(model);
+    return has_more_layers || n_embd_out != artifact->info.n_embd ? 0 : n_embd_out;
+}
+
+/* What comes out: the head's rows are as long as the vocabulary that was loaded. */
+static void describe_outputs(shard_engine *engine, const load_source *source) {
+    shard_description *description = &engine->description;
     if (engine->is_last) {
-        engine->description.n_vocab =
-            (uint32_t)llama_vocab_n_tokens(llama_model_get_vocab(engine->model));
+        description->n_vocab = (uint32_t)llama_vocab_n_tokens(llama_model_get_vocab(engine->model));
     }
+    description->n_embd_out = embedding_columns(engine->model, source->artifact);
+    snprintf(description->pooling, sizeof(description->pooling), "%s",
+             pooling_of(engine->model, description->architecture));
 }
 
 static shard_status check_model(const shard_engine *engine, const load_source *source,
@@ -289,7 +313,7 @@ static shard_status open_parts(shard_engine *engine, load_source *source, shard_
         check_model(engine, source, error) != SHARD_OK) {
         return error->status;
     }
-    describe_head(engine);
+    describe_outputs(engine, source);
     if (make_buffers(engine, source, error) != SHARD_OK ||
         make_context(engine, error) != SHARD_OK || make_memory(engine, source, error) != SHARD_OK ||
         open_ends(engine, source, error) != SHARD_OK) {

@@ -141,6 +141,7 @@ struct llama_context_params recipe_context_params(const shard_recipe *recipe,
     context.type_k = cache_type(recipe->type_k);
     context.type_v = cache_type(recipe->type_v);
     context.kv_unified = recipe->kv_unified;
+    context.pooling_type = LLAMA_POOLING_TYPE_NONE; /* embeddings are given row by row */
     context.rope_scaling_type = rope_scaling(recipe->rope_scaling);
     context.rope_freq_base = recipe->rope_freq_base;
     context.rope_freq_scale = recipe->rope_freq_scale;

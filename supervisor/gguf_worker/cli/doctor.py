@@ -111,6 +111,7 @@ async def check_worker() -> list[Check]:
             detail=f"llama.cpp {build.library_commit} is the pinned {build.pinned_commit}",
         ),
         Check(name="devices", ok=True, detail=", ".join(_devices(hello))),
+        Check(name="features", ok=True, detail=one_line(build.features) or "none that llama.cpp names"),
     ]
 
 

@@ -45,6 +45,7 @@ def to_json(hello: Hello) -> dict[str, object]:
         "pinned_commit": build.pinned_commit,
         "library_commit": build.library_commit,
         "library_version": build.library_version,
+        "features": build.features,
         "devices": [asdict(device) for device in build.devices],
     }
 

@@ -44,6 +44,7 @@ class Output(StrEnum):
     LOGITS = "logits"
     LOGITS_ALL = "logits_all"
     TOKEN = "token"
+    EMBEDDING = "embedding"
 
 
 class Message(WireMap):
@@ -94,6 +95,8 @@ class Build(WireMap):
     library_commit: str
     library_version: str
     devices: tuple[Device, ...]
+    features: str = ""
+    """What else decides the bits of its results: backends and the instructions that they use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,10 @@ class Model(WireMap):
     n_embd: Uint
     n_vocab: Uint
     n_ctx_train: Uint
+    n_embd_out: Uint = 0
+    """Values in a row of embeddings; 0 where the model gives none."""
+    pooling: str = "none"
+    """How the file says that one vector is made of such rows: none, mean, cls, last, rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -573,9 +580,10 @@ class Result(Answer):
     rows: Uint = 0
     columns: Uint = 0
     dtype: str = "f32"
-    """Of one value: f32, f16 or bf16; logits are always f32."""
+    """Of one value: f32, f16 or bf16; logits and embeddings are always f32."""
     hidden: Rows | None = None
     logits: Rows | None = None
+    embedding: Rows | None = None
     token: Token = -1
     logprob: float = 0.0
     end_of_generation: bool = False
@@ -587,13 +595,23 @@ class Result(Answer):
     def __post_init__(self) -> None:
         if self.dtype not in DTYPE_BYTES:
             raise SchemaError(f"dtype {self.dtype!r} is none of {', '.join(DTYPE_BYTES)}")
-        values = self.logits if self.hidden is None else self.hidden
+        values = self.values
         present = 0 if values is None else len(values)
         if present != DTYPE_BYTES[self.dtype] * self.rows * self.columns:
             raise SchemaError(f"{self.rows} x {self.columns} {self.dtype} values in {present} bytes")
-        wanted = {Output.HIDDEN: self.hidden, Output.LOGITS: self.logits, Output.LOGITS_ALL: self.logits}
+        wanted = {
+            Output.HIDDEN: self.hidden,
+            Output.LOGITS: self.logits,
+            Output.LOGITS_ALL: self.logits,
+            Output.EMBEDDING: self.embedding,
+        }
         if wanted.get(self.output, b"") is None:
             raise SchemaError(f"output {self.output.value!r} without its rows")
+
+    @property
+    def values(self) -> Rows | None:
+        """The rows that came back, whatever they are."""
+        return next((rows for rows in (self.hidden, self.logits, self.embedding) if rows is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -684,6 +702,22 @@ class TokenInfos(Answer):
     tokens: tuple[TokenInfo, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetChatTemplate(Request):
+    """Asks for the artifact's own chat template; None is the one without a name."""
+
+    type: ClassVar[str] = "chat_template"
+    name: Name | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTemplate(Answer):
+    """The template as the file has it; empty where there is none of that name."""
+
+    type: ClassVar[str] = "chat_template"
+    template: str
+
+
 # ---- which answers what, and the envelope -------------------------------------------------------
 
 ANSWER_OF: dict[type[Request], type[Answer]] = {
@@ -702,6 +736,7 @@ ANSWER_OF: dict[type[Request], type[Answer]] = {
     Tokenize: Tokenized,
     Detokenize: Detokenized,
     GetTokenInfo: TokenInfos,
+    GetChatTemplate: ChatTemplate,
 }
 
 WITHOUT_ID = (Hello, Error, Bye)
