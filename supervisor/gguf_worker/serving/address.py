@@ -58,6 +58,17 @@ def listen(address: Address) -> list[socket.socket]:
     return sockets
 
 
+def resolve(address: Address) -> list[Address]:
+    """The numeric addresses that the host stands for, to listen on or to dial. Raises AddressError."""
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise AddressError(f"{address} cannot be found: {_reason(error)}") from error
+    return list(dict.fromkeys(Address(str(place[0]), int(place[1])) for _, _, _, _, place in found))
+
+
 def bound_address(listener: socket.socket) -> Address:
     """Where a socket really listens."""
     host, port = listener.getsockname()[:2]
