@@ -1,0 +1,1 @@
+"""Where nodes find each other: registrations, leases, certificates, and the routes that follow from them."""
