@@ -1,0 +1,72 @@
+"""What the tests of receipts share: a clock that stands still, and forwards to count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from gguf_worker.node.ledger import Use
+from gguf_worker.node.receipts.ledger import SqliteLedger
+from gguf_worker_v1 import receipt_pb2
+
+GRACE_S = 30.0
+ARTIFACT = "a" * 64
+LAYERS = (0, 8)
+
+MakeLedger = Callable[..., SqliteLedger]
+Stored = Callable[[], list[receipt_pb2.Receipt]]
+
+
+class ManualClock:
+    """Both of a ledger's clocks: they go on when the test says so."""
+
+    def __init__(self) -> None:
+        self.moment = 1000.0
+        self._moved = anyio.Event()
+        self._slept = anyio.Event()
+
+    def now(self) -> float:
+        return self.moment
+
+    async def sleep_until(self, moment: float) -> None:
+        while self.moment < moment:
+            self._slept.set()
+            await self._moved.wait()
+
+    def advance(self, seconds: float) -> None:
+        self.moment += seconds
+        self._moved.set()
+        self._moved, self._slept = anyio.Event(), anyio.Event()
+
+    async def wait_for_sleeper(self) -> None:
+        """Returns when somebody waits for a later moment."""
+        await self._slept.wait()
+
+
+def use(start: int, rows: int, tokens: int = 0) -> Use:
+    """One forward; times and bytes follow from the rows."""
+    return Use(
+        start=start,
+        rows=rows,
+        tokens_sampled=tokens,
+        queue_us=rows,
+        compute_us=10 * rows,
+        bytes_in=4 * rows,
+        bytes_out=8 * rows,
+    )
+
+
+def receipt(work_id: str = "work", node: str = "node-a", **values: object) -> receipt_pb2.Receipt:
+    """A settled one."""
+    fields = {
+        "request_id": "request",
+        "artifact": ARTIFACT,
+        "layers": ("0:8",),
+        "finish_reason": "stop",
+        "rows": 3,
+        "sessions": 1,
+        "settled_at_ms": 2000,
+        **values,
+    }
+    return receipt_pb2.Receipt(work_id=work_id, node=node, **fields)  # type: ignore[arg-type]
