@@ -1,0 +1,98 @@
+"""What a stream has read and not answered yet: bounded in number and bytes."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import anyio
+
+from gguf_worker._schema import Buffer
+from gguf_worker_v1 import stage_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A frame to be answered in its turn."""
+
+    frame: stage_pb2.StageFrame
+    rows: Buffer | None = None
+    """Of a forward."""
+    n_bytes: int
+    """Of the frame, as it came."""
+    arrived: float
+    """By the clock of the stream."""
+
+    @property
+    def number(self) -> int:
+        return self.frame.request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelling:
+    """A cancel, and the numbers of the requests that waited when it came."""
+
+    request: Request
+    waiting: tuple[int, ...]
+
+
+Item: TypeAlias = Request | Cancelling
+
+
+class RequestQueue:
+    """One task puts, another one gets. Who puts waits while there is too much, which is what holds up a
+    client that floods its stream: nothing more is read of it."""
+
+    def __init__(self, *, max_frames: int, max_bytes: int) -> None:
+        self._max_frames = max_frames
+        self._max_bytes = max_bytes
+        self._items: deque[Item] = deque()
+        self._bytes = 0
+        self._changed: anyio.Event | None = None
+        """There where somebody waits."""
+
+    async def put(self, request: Request) -> None:
+        """Waits until there is room; one request has room whatever its size."""
+        while self._items and not self._has_room(request.n_bytes):
+            await self._change()
+        self._bytes += request.n_bytes
+        self._add(request)
+
+    def cancel(self, request: Request) -> None:
+        """Puts a cancel in the place of every request that waits; it has room in any case."""
+        waiting = tuple(item.number for item in self._items if isinstance(item, Request))
+        earlier = [item for item in self._items if isinstance(item, Cancelling)]
+        self._items = deque(earlier)
+        self._bytes = 0
+        self._add(Cancelling(request=request, waiting=waiting))
+
+    async def has_room(self) -> None:
+        """Returns when another frame may be read."""
+        while len(self._items) >= self._max_frames:
+            await self._change()
+
+    async def get(self) -> Item:
+        while not self._items:
+            await self._change()
+        item = self._items.popleft()
+        if isinstance(item, Request):
+            self._bytes -= item.n_bytes
+        self._wake()
+        return item
+
+    def _has_room(self, n_bytes: int) -> bool:
+        return len(self._items) < self._max_frames and self._bytes + n_bytes <= self._max_bytes
+
+    def _add(self, item: Item) -> None:
+        self._items.append(item)
+        self._wake()
+
+    async def _change(self) -> None:
+        self._changed = self._changed or anyio.Event()
+        await self._changed.wait()
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None

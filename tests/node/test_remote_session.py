@@ -1,0 +1,370 @@
+"""Sessions from afar when things go wrong: who is told what, once, and what is left at the node."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from fakes import PROMPT, SETTINGS, spec
+from gguf_worker import Supervisor
+from gguf_worker.errors import (
+    GgufWorkerError,
+    LocalProtocolError,
+    RequestError,
+    RequestTimeout,
+    StageLost,
+)
+from gguf_worker.node import stage_link
+from gguf_worker.node.gguf_backend import GgufBackend
+from gguf_worker.node.remote_session import RemoteSession, RemoteTimeouts
+from gguf_worker.node.remote_stage import RemoteStage
+from gguf_worker.node.transport import Transport, TransportClosed
+from gguf_worker.protocol.messages import Output, Sampling
+from gguf_worker.work import Work
+from node.rigs import NODE, TOKENS, Rig, node, rig_of
+from node.toy_backend import ToyBackend
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def toy() -> AsyncIterator[tuple[Rig, ToyBackend, RemoteStage]]:
+    """A node with one adder."""
+    backend = ToyBackend(0, 3)
+    async with rig_of([backend]) as rig:
+        yield rig, backend, rig.stage(0)
+
+
+async def forward(session: RemoteSession, *numbers: int) -> int:
+    return (await session.forward_piece(tokens=numbers, output=Output.NONE)).length
+
+
+@asynccontextmanager
+async def interrupted_forward(
+    backend: ToyBackend, session: RemoteSession, *numbers: int
+) -> AsyncIterator[None]:
+    """A forward that computes while the body runs, and whose task is cancelled then."""
+    backend.gate = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(forward, session, *numbers))
+        await backend.waiting.wait()
+        yield
+        tasks.cancel_scope.cancel()
+
+
+async def test_close_says_how_the_work_ended() -> None:
+    async with toy() as (rig, _, stage):
+        work = Work(account="alice")
+        session = await stage.open_session(work=work)
+        assert await forward(session, 1, 2, 3) == 3
+        assert await session.close("length") == 3
+        assert await session.close("stop") == 0
+        assert await session.cancel("late") == 0
+        await session.release()
+        await rig.ended()
+        entry = rig.ledger.entries[0]
+        assert (entry.work.work_id, entry.work.request_id) == (work.work_id, work.request_id)
+        assert (entry.work.account, entry.reason, entry.layers) == ("alice", "length", (0, 3))
+        assert session.telemetry is not None
+        assert (session.telemetry.rows, session.telemetry.forwards) == (3, 1)
+        with pytest.raises(RequestError, match="open another one"):
+            await forward(session, 1)
+
+
+async def test_account_of_the_transport_wins() -> None:
+    async with toy() as (rig, _, stage):
+        rig.account = "bob"
+        session = await stage.open_session(work=Work(account="alice"))
+        await session.close()
+        assert rig.ledger.entries[0].work.account == "bob"
+
+
+async def test_settled_work_is_not_opened_again(kind: str) -> None:
+    async with node(kind) as rig:
+        work = Work()
+        await (await rig.stage(0).open_session(work=work)).close("stop")
+        with pytest.raises(RequestError) as refusal:
+            await rig.stage(0).open_session(work=work.again())
+        assert refusal.value.code == "work_settled"
+        await rig.ended()
+
+
+async def test_cancel_while_another_task_waits() -> None:
+    """The forward fails with `cancelled`, and the cancel says what it freed."""
+    async with toy() as (rig, backend, stage):
+        session = await stage.open_session()
+        await forward(session, 1, 2, 3)
+        backend.gate = anyio.Event()
+        errors: list[GgufWorkerError] = []
+
+        async def wait() -> None:
+            try:
+                await forward(session, 4)
+            except GgufWorkerError as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await backend.waiting.wait()
+            assert await session.cancel("user") == 3
+        assert [error.code for error in errors] == ["cancelled"]
+        assert rig.ledger.entries[0].reason == "cancelled"
+
+
+async def test_forward_whose_task_is_cancelled_is_taken_back() -> None:
+    """The stage stops at once; the session goes on with the rows that its user knows of."""
+    async with toy() as (rig, backend, stage):
+        session = await stage.open_session()
+        await forward(session, 1, 2, 3)
+        async with interrupted_forward(backend, session, 4, 5):
+            pass
+        backend.gate = None
+        assert session.position == 3
+        fork = await session.fork()
+        assert (await forward(session, 7), await forward(fork, 8)) == (4, 4)
+        await session.close("stop")
+        await fork.close("stop")
+        assert [entry.rows for entry in rig.ledger.entries] == [4, 1]
+
+
+async def test_forward_that_was_computed_before_its_cancel_came_is_forgotten() -> None:
+    """The answer is on its way when the task is cancelled: the row is not there afterwards."""
+    async with toy() as (rig, backend, stage):
+        session = await stage.open_session()
+        await forward(session, 1, 2, 3)
+        link = rig.links[0]
+        link.down.hold()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(forward, session, 4))
+            await link.down.wait_for_sent(4)
+            tasks.cancel_scope.cancel()
+        link.down.release()
+        assert await forward(session, 9) == 4
+        assert next(iter(backend.sessions)).rows == [1, 2, 3, 9]
+        await session.close()
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+async def test_forward_that_is_cancelled_while_it_is_sent(
+    resumes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its frame is sent to the end and then taken back. Where that takes too long the stream is lost, because
+    half a frame cannot be taken back."""
+    async with toy() as (rig, backend, stage):
+        session = await stage.open_session()
+        await forward(session, 1, 2, 3)
+        up = rig.links[0].up
+        up.stall()
+        if not resumes:
+            monkeypatch.setattr(stage_link, "FINISH_S", 0.02)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(forward, session, 4))
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+            if resumes:
+                await anyio.lowlevel.cancel_shielded_checkpoint()
+                up.resume()
+        if resumes:
+            assert await forward(session, 9) == 4
+            assert next(iter(backend.sessions)).rows == [1, 2, 3, 9]
+            assert await session.cancel("user") == 4
+        else:
+            with pytest.raises(StageLost, match="interrupted"):
+                await forward(session, 9)
+            await session.release()
+        await rig.ended()
+
+
+async def test_stage_that_does_not_answer_is_not_waited_for() -> None:
+    async with toy() as (rig, backend, _):
+        stage = rig.stage(0, timeouts=RemoteTimeouts(request_s=0.05))
+        session = await stage.open_session()
+        backend.gate = anyio.Event()
+        with pytest.raises(RequestTimeout, match=r"within 0\.05 s"):
+            await forward(session, 1)
+        backend.gate = None
+        assert await forward(session, 2) == 1
+        await session.close()
+
+
+# ---- the stage is gone --------------------------------------------------------------------------
+
+
+async def test_worker_that_is_killed_is_lost_once_and_found_again() -> None:
+    """SIGKILL while it computes; the node takes sessions again when another process took its place."""
+    supervisor = Supervisor(spec(fault_plan="hang@2"), settings=replace(SETTINGS, restart=PROMPT))
+    async with supervisor as worker, rig_of([GgufBackend(supervisor)]) as rig:
+        stage = rig.stage(0)
+        session = await stage.open_session()
+        await forward(session, 1, 2, 3)
+        async with anyio.create_task_group() as tasks:
+            losses: list[StageLost] = []
+            tasks.start_soon(_expect_loss, session, losses)
+            while (await worker.health()).state != "computing":
+                pass
+            os.kill(worker.pid, signal.SIGKILL)
+        fields = losses[0].fields
+        assert (fields["node"], fields["code"], fields["signal"]) == (NODE, "worker_died", "SIGKILL")
+        with pytest.raises(StageLost):
+            await forward(session, 4)
+        with pytest.raises(StageLost):
+            await session.close("stop")
+        await supervisor.wait_ready()
+        again = await stage.open_session(work=session.work.again())
+        assert await forward(again, 1, 2, 3) == 3
+        await again.close("stop")
+        await rig.ended()
+        assert [entry.reason for entry in rig.ledger.entries] == ["", "stop"]
+
+
+async def _expect_loss(session: RemoteSession, losses: list[StageLost]) -> None:
+    with pytest.raises(StageLost) as loss:
+        await forward(session, 4)
+    losses.append(loss.value)
+
+
+@pytest.mark.parametrize("code", ["lost", "closed", "unreachable"])
+async def test_transport_that_breaks_is_the_stage_lost(code: str) -> None:
+    async with toy() as (rig, backend, stage):
+        session = await stage.open_session()
+        await forward(session, 1)
+        backend.gate = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            losses: list[StageLost] = []
+            tasks.start_soon(_expect_loss, session, losses)
+            await backend.waiting.wait()
+            rig.links[0].cut(code)
+        assert losses[0].fields == {"node": NODE, "code": code}
+        with pytest.raises(StageLost):
+            await session.trim(0)
+        await session.release()
+        await rig.ended()
+
+
+@pytest.mark.parametrize(("code", "kept"), [("unauthenticated", True), ("version", True), ("lost", False)])
+async def test_stage_that_cannot_be_dialled(code: str, kept: bool) -> None:
+    """Where the next attempt would fail as well, the transport's own error is told."""
+    stage = ToyBackend(0, 3).describe()
+
+    async def connect() -> Transport:
+        raise TransportClosed("no way", code=code)
+
+    with pytest.raises(TransportClosed if kept else StageLost):
+        await RemoteStage(stage, NODE, connect).open_session()
+
+
+async def test_stage_that_is_dialled_for_ever() -> None:
+    stage = ToyBackend(0, 3).describe()
+
+    async def connect() -> Transport:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    remote = RemoteStage(stage, NODE, connect, timeouts=RemoteTimeouts(connect_s=0.01))
+    with pytest.raises(StageLost, match=r"within 0\.01 s"):
+        await remote.open_session()
+
+
+@pytest.mark.parametrize("state", ["starting", "draining"])
+async def test_stage_that_takes_no_session_now_is_lost(state: str) -> None:
+    """Another one, or the same one later, may take the work."""
+    async with toy() as (rig, backend, stage):
+        backend.change(state)
+        with pytest.raises(StageLost):
+            await stage.open_session()
+        await rig.ended()
+
+
+async def test_open_that_is_cancelled_leaves_nothing() -> None:
+    """At every frame that it waits for."""
+    async with toy() as (rig, backend, stage):
+        rig.prepare = lambda link: link.down.hold()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stage.open_session)
+            while not rig.links:
+                await anyio.lowlevel.checkpoint()
+            await rig.links[0].down.wait_for_sent(2)
+            assert backend.sessions
+            tasks.cancel_scope.cancel()
+        await rig.ended()
+        assert rig.ledger.entries[0].reason == ""
+
+
+async def test_deadline_of_the_work_goes_along() -> None:
+    async with toy() as (rig, backend, stage):
+        with pytest.raises(RequestTimeout, match="deadline"):
+            await stage.open_session(work=Work(deadline=0.0))
+        session = await stage.open_session(work=Work(deadline=anyio.current_time() + 0.05))
+        backend.gate = anyio.Event()
+        with pytest.raises(RequestTimeout) as late:
+            await forward(session, 1)
+        assert late.value.code == "deadline"
+        await session.release()
+        await rig.ended()
+        assert rig.ledger.entries[0].reason == "deadline"
+
+
+# ---- forks and receipts -------------------------------------------------------------------------
+
+
+async def test_fork_belongs_to_its_account() -> None:
+    async with toy() as (rig, _, stage):
+        rig.account = "alice"
+        session = await stage.open_session()
+        await forward(session, 1, 2)
+        fork = await session.fork(1)
+        assert fork.position == 1
+        rig.account = "mallory"
+        with pytest.raises(RequestError) as refusal:
+            await session.fork(1)
+        assert refusal.value.code == "no_session"
+        await session.close()
+        rig.account = "alice"
+        with pytest.raises(RequestError):
+            await session.fork(0)
+        await fork.close()
+
+
+async def test_fork_draws_by_its_own_sampling(kind: str) -> None:
+    async with node(kind) as rig:
+        session = await rig.stage(0).open_session(sampling=Sampling(seed=1))
+        fork = await session.fork(sampling=Sampling(seed=2))
+        assert (session.sampling.seed, fork.sampling.seed) == (1, 2)
+        await session.close()
+        await fork.close()
+
+
+async def test_rows_that_cannot_be_counted_are_not_given_out(kind: str) -> None:
+    async with node(kind) as rig:
+        session = await rig.stage(0).open_session()
+        await forward(session, *TOKENS[:4])
+        rig.ledger.failure = GgufWorkerError("the disk is full")
+        with pytest.raises(RequestError, match="the disk is full") as refusal:
+            await forward(session, 5)
+        assert (refusal.value.code, refusal.value.retryable) == ("ledger", True)
+        rig.ledger.failure = None
+        assert await forward(session, 5) == 5
+        await session.close("stop")
+        await rig.ended()
+        assert rig.ledger.entries[0].rows == 5
+
+
+@pytest.mark.parametrize("position", [-1, 3])
+async def test_positions_outside_are_refused_here(position: int) -> None:
+    async with toy() as (_, _, stage):
+        session = await stage.open_session()
+        await forward(session, 1, 2)
+        for call in (session.trim, session.fork):
+            with pytest.raises(LocalProtocolError, match="has 2 rows"):
+                await call(position)
+        with pytest.raises(LocalProtocolError):
+            await session.forward_piece(tokens=[2**40], output=Output.NONE)
+        await session.close()
