@@ -38,6 +38,8 @@ class Settings:
     max_sessions: int = 4
     threads: int = 0
     """0 leaves llama.cpp's own default."""
+    embeddings: bool = False
+    """The context gives embeddings, of every row and without pooling, beside the logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,9 @@ class Reference:
         parameters.flash_attn_type = int(settings.flash_attn)
         parameters.type_k = GGMLQuantizationType[settings.type_k.upper()]
         parameters.type_v = GGMLQuantizationType[settings.type_v.upper()]
+        if settings.embeddings:
+            parameters.embeddings = True
+            parameters.pooling_type = llama.LLAMA_POOLING_TYPE_NONE
         if settings.threads:
             parameters.n_threads = parameters.n_threads_batch = settings.threads
         context = llama.llama_init_from_model(self._model, parameters)
@@ -139,6 +144,12 @@ class Reference:
             for start in range(0, len(tokens), size)
         ]
         return b"".join(self._decode([piece]) for piece in pieces)
+
+    def embed(self, tokens: Sequence[int], position: int, session: int = 0) -> bytes:
+        """Embeddings of every row, `len(tokens) * n_embd_out` float32 values, in one call."""
+        self._decode([Feed(session=session, position=position, tokens=tokens)])
+        columns = int(llama.llama_model_n_embd_out(self._model))
+        return ctypes.string_at(llama.llama_get_embeddings(self._context), len(tokens) * columns * 4)
 
     def forward_together(self, feeds: Sequence[Feed]) -> list[bytes]:
         """Logits of every row of each session's feed, in the calls that an engine's step is made of.

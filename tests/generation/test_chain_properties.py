@@ -63,7 +63,7 @@ async def carry_out(route: Route, known: list[Known], command: Sequence[object])
             known.append(Known(await one.chain.fork(position), one.tokens[:position]))
         case "close", []:
             await one.chain.release()
-            known[number % len(known)] = Known(await SessionChain.open(route.workers))
+            known[number % len(known)] = Known(await SessionChain.open(route.sources))
 
 
 async def forward(one: Known, tokens: Sequence[int]) -> None:
@@ -86,7 +86,7 @@ async def logits_after(chain: SessionChain, tokens: Sequence[int]) -> bytes:
 
 async def check(route: Route, whole: Route, commands: Sequence[Sequence[object]]) -> None:
     """After the commands each chain goes on as a fresh unsplit session of the tokens that it must hold."""
-    known = [Known(await SessionChain.open(route.workers))]
+    known = [Known(await SessionChain.open(route.sources))]
     try:
         for command in commands:
             await carry_out(route, known, command)

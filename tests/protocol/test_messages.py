@@ -16,7 +16,9 @@ from gguf_worker.protocol.messages import (
     Candidate,
     Estimate,
     Forward,
+    Hello,
     Load,
+    Model,
     Output,
     Result,
     Sampling,
@@ -40,6 +42,16 @@ def test_sampling_survives_its_map() -> None:
     assert sampling.to_map() == make_golden.sampling()
     assert Sampling.from_map(sampling.to_map()) == sampling
     assert list(make_golden.sampling()) == [field.name for field in fields(Sampling)]
+
+
+def test_keys_that_a_worker_may_lack_have_defaults() -> None:
+    """A worker that was built before a key was added is understood."""
+    said = make_golden.hello()
+    del said["build"]["features"]
+    assert Hello.from_map(said).build.features == ""
+    known = {"architecture": "llama", "name": "A model"}
+    model = Model.from_map({**known, "n_layer": 8, "n_embd": 64, "n_vocab": 99, "n_ctx_train": 512})
+    assert (model.n_embd_out, model.pooling) == (0, "none")
 
 
 def test_sampling_numbers_are_float32() -> None:

@@ -53,6 +53,8 @@ async def test_worker_attests_what_was_asked(worker: Worker) -> None:
     assert worker.ownership.output_head
     assert worker.hello.pid == worker.pid
     assert worker.hello.build.engine == "fake"
+    assert worker.hello.build.features == ""
+    assert (worker.model.n_embd_out, worker.model.pooling) == (8, "none")
     assert worker.memory.total_bytes > 0
     assert worker.capacity.max_sessions == 4
     assert repr(worker) == f"<Worker ready pid={worker.pid} identity={worker.identity}>"
@@ -112,6 +114,31 @@ async def test_text_survives_tokens(worker: Worker) -> None:
         assert await worker.detokenize(tokens) == (text.encode() if isinstance(text, str) else text)
     infos = await worker.token_info([0, 65])
     assert [(info.control, info.end_of_generation) for info in infos] == [(True, True), (False, False)]
+
+
+async def test_chat_template_is_text(worker: Worker) -> None:
+    """The model's own, and none under a name that it does not know."""
+    assert "message.role" in await worker.chat_template()
+    assert await worker.chat_template("tool_use") == ""
+    with pytest.raises(RequestError) as caught:
+        await worker.chat_template("n" * 64)
+    assert caught.value.code == "bad_message"
+
+
+async def test_embeddings_are_of_every_row(worker: Worker) -> None:
+    """Also where the rows go in pieces: the same rows as in one forward of each."""
+    whole, single = await worker.open_session(), await worker.open_session()
+    tokens = [3 + i % 50 for i in range(worker.capacity.max_batch + 3)]
+    result = await whole.forward(tokens=tokens, output="embedding")
+    assert (result.rows, result.columns, result.dtype) == (len(tokens), worker.model.n_embd_out, "f32")
+    assert result.embedding is not None
+    row_bytes = 4 * result.columns
+    for start in (0, worker.capacity.max_batch):
+        await single.trim(0)
+        if start:
+            await single.forward(tokens=tokens[:start], output="none")
+        alone = await single.forward(tokens=tokens[start : start + 1], output="embedding")
+        assert alone.embedding == bytes(result.embedding)[start * row_bytes : (start + 1) * row_bytes]
 
 
 async def test_error_frame_is_raised_with_its_fields_and_disturbs_nobody(worker: Worker) -> None:

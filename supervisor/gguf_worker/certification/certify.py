@@ -152,7 +152,7 @@ async def _workload(plan: CertifyPlan, route: Route) -> tuple[Sequence, ...]:
 async def _tokens_of(route: Route, text: str, number: int, n_vocab: int) -> tuple[int, ...]:
     """A model without a vocabulary gets as many random tokens as the text has words. Raises GgufWorkerError
     for a text without tokens."""
-    if route.tokenizer is None:
+    if all(worker.vocabulary is None for worker in route.workers):
         return random_tokens(max(LEAST_PROMPT_ROWS, len(text.split())), n_vocab, seed=2 + number)
     tokens = tuple(await route.tokenize(text))
     if not tokens:

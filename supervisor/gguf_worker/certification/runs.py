@@ -13,6 +13,7 @@ from gguf_worker.certification.recording import Key
 from gguf_worker.certification.workload import Sequence as Tokens
 from gguf_worker.errors import GgufWorkerError
 from gguf_worker.generation import Route, SessionChain
+from gguf_worker.generation.stage import StageSession
 from gguf_worker.protocol.messages import Output, Result
 from gguf_worker.supervision.session import Session
 from gguf_worker.supervision.worker import Worker
@@ -86,10 +87,10 @@ class Seat:
     takes the session's place, with the state that the session had.
     """
 
-    def __init__(self, session: Session, *, can_trim: bool) -> None:
+    def __init__(self, session: StageSession, *, can_trim: bool) -> None:
         self.session = session
         self._can_trim = can_trim
-        self._before: Session | None = None
+        self._before: StageSession | None = None
 
     async def begin(self) -> None:
         """To be called before a row is tried."""
@@ -121,8 +122,8 @@ async def _seated(chain: SessionChain) -> AsyncIterator[list[Seat]]:
     """A seat for each stage of a chain."""
     async with AsyncExitStack() as owner:
         seats = []
-        for session, worker in zip(chain.sessions, chain.workers, strict=True):
-            seats.append(Seat(session, can_trim=worker.capacity.can_trim))
+        for session, stage in zip(chain.sessions, chain.stages, strict=True):
+            seats.append(Seat(session, can_trim=stage.can_trim))
             owner.push_async_callback(seats[-1].release)
         yield seats
 

@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from gguf_worker import (
     Generation,
     Recipe,
-    RestartPolicy,
     Route,
     Sampling,
     ShardSpec,
     Step,
-    Timings,
     Utf8Stream,
     Worker,
-    WorkerSettings,
 )
 from gguf_worker.cli.division import divide, look_at_model
 from gguf_worker.cli.errors import EXIT_FAILED, CommandError
@@ -60,14 +57,10 @@ async def run(config: RunConfig) -> None:
     """Starts the workers, streams the text, shows the workers, stops them."""
     began = time.monotonic()
     shards = await shards_of(config)
-    # A worker that dies takes its sessions along: there is nothing to restart it for.
-    settings = WorkerSettings(restart=RestartPolicy.never())
     labels = [f"layers {start}:{end}" for start, end in (shard.layers for shard in shards)]
     async with AsyncExitStack() as stack:
         with display(labels, silent=config.json) as shown:
-            route = await stack.enter_async_context(
-                Route.start(shards, settings=settings, on_progress=shown.update)
-            )
+            route = await stack.enter_async_context(Route.start(shards, on_progress=shown.update))
         load_s = time.monotonic() - began
         generation = await start_generation(route, config)
         text, steps = await stream(generation, silent=config.json)
@@ -75,7 +68,7 @@ async def run(config: RunConfig) -> None:
     if config.json:
         print_json(to_json(text, steps, generation, reports, load_s))
     else:
-        show_workers(generation.timings, reports, load_s)
+        show_workers(generation, reports, load_s)
 
 
 async def shards_of(config: RunConfig) -> list[ShardSpec]:
@@ -146,7 +139,8 @@ def to_json(
         "text": text,
         "tokens": generation.tokens,
         "finish_reason": generation.finish_reason,
-        **({"logprobs": [_candidates(step) for step in steps]} if asked else {}),
+        "replays": generation.record.replays,
+        **({"logprobs": [candidates(step) for step in steps]} if asked else {}),
         "shards": [
             {
                 "layers": list(shard.layers),
@@ -165,7 +159,7 @@ def to_json(
     }
 
 
-def _candidates(step: Step) -> dict[str, object]:
+def candidates(step: Step) -> dict[str, object]:
     """A token that was drawn, and the most likely ones, best first."""
     return {
         "token": step.token,
@@ -181,11 +175,13 @@ def _candidates(step: Step) -> dict[str, object]:
     }
 
 
-def show_workers(timings: Timings, reports: Sequence[ShardReport], load_s: float) -> None:
+def show_workers(generation: Generation, reports: Sequence[ShardReport], load_s: float) -> None:
     """The timings and the table of workers, on stderr."""
+    timings, replays = generation.timings, generation.record.replays
     print(
         f"loaded in {load_s:.1f} s, prefill {timings.prefill_tokens_per_s:.1f} and "
-        f"decode {timings.decode_tokens_per_s:.1f} tokens/s through {len(reports)} workers",
+        f"decode {timings.decode_tokens_per_s:.1f} tokens/s through {len(reports)} workers"
+        + (f", of which {replays} died and were replaced" if replays else ""),
         file=sys.stderr,
     )
     rows = [

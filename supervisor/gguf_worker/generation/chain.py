@@ -2,56 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from gguf_worker._schema import Buffer
 from gguf_worker._tasks import plain_task_group
-from gguf_worker.errors import LocalProtocolError
+from gguf_worker.errors import LocalProtocolError, StageLost
+from gguf_worker.generation.deadline import before_deadline
+from gguf_worker.generation.history import History, Piece
+from gguf_worker.generation.link import Link
+from gguf_worker.generation.record import StageRecord
+from gguf_worker.generation.replay import Losses, Replay
+from gguf_worker.generation.rows import BoundaryRows, least_useful
+from gguf_worker.generation.stage import Stage, StageSession, StageSource
 from gguf_worker.protocol.messages import Output, Result, Sampling
-from gguf_worker.supervision.session import Session, join_results
-from gguf_worker.supervision.worker import Worker
+from gguf_worker.supervision.session import OF_EVERY_ROW, join_results
+from gguf_worker.work import Work
 
-PIECES_BETWEEN_STAGES = 1
-"""Pieces of a prefill that wait between two stages: enough that both compute, and bounded in memory."""
+CHUNKS_AHEAD = 2
+"""How far a stage computes ahead of the next one, in prefill chunks: enough that both compute, and bounded in
+memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Rows on their way from one stage to the next, with the tokens that they stand for."""
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """What one forward wants of the last stage."""
 
-    tokens: Sequence[int]
-    hidden: Buffer | None = None
-    """None on the way to the first stage."""
-    is_last: bool
+    start: int
+    """Its first row; pieces before it are only there to be computed again."""
+    output: Output
+    results: dict[int, Result] = field(default_factory=dict)
+    """By the first row of a piece."""
+
+    def wanted(self, piece: Piece, end: int) -> Output:
+        """What the last stage is asked for with a piece of a sequence that ends at `end`."""
+        if piece.start < self.start or piece.start in self.results:
+            return Output.NONE
+        return self.output if piece.end == end or self.output in OF_EVERY_ROW else Output.NONE
+
+    def take(self, piece: Piece, result: Result) -> None:
+        """Keeps a result; the one of a piece that was computed before stands."""
+        if piece.start >= self.start:
+            self.results.setdefault(piece.start, result)
+
+    def result(self) -> Result:
+        """All of it as one."""
+        results = [self.results[start] for start in sorted(self.results)]
+        return results[0] if len(results) == 1 else join_results(results)
 
 
 class SessionChain:
     """One session per stage. Boundary rows go from stage to stage as they came, without a copy.
 
-    Where a forward fails or is cancelled, stages may have come to different lengths; all of them then
-    forget what they computed of it before anything else is done. Stages with recurrent state cannot
-    (`capacity.can_trim` is false): such a chain then refuses to go on, with code `unsupported`, until it is
-    trimmed to 0.
+    A stage that is lost is filled again from its source, and given the same rows in the same pieces, from
+    the boundary rows that were kept, or else from what the stages before it compute again. The forward that
+    met the loss then goes on: whoever waits for it sees a pause. How often that is done, how long it may take
+    and how much is kept is up to the route's `ReplaySettings`; past them it is StageLost.
+
+    Where a forward fails or is cancelled, stages may have come to different lengths; each of them then
+    forgets what it computed of it before it does anything else. Stages with recurrent state cannot
+    (`can_trim` is false): such a chain then refuses to go on, with code `unsupported`, until it is trimmed
+    to 0.
 
     An async context manager: leaving it ends the sessions.
     """
 
-    def __init__(self, sessions: Sequence[Session], workers: Sequence[Worker]) -> None:
-        self._sessions = list(sessions)
-        self._workers = list(workers)
-        self._trim_first: int | None = None
+    def __init__(self, links: Sequence[Link], replay: Replay, work: Work | None) -> None:
+        self._links = list(links)
+        self._replay = replay
+        self._work = work
+        self._history = History()
+        self._rows = [BoundaryRows(replay.budget) for _ in self._links[1:]]
+        self._moved = anyio.Event()
 
     @classmethod
-    async def open(cls, workers: Sequence[Worker], sampling: Sampling | None = None) -> Self:
-        """Opens a session on each worker; where one cannot be had, those before it are ended."""
-        return cls(await _all(worker.open_session(sampling=sampling) for worker in workers), workers)
+    async def open(
+        cls,
+        sources: Sequence[StageSource],
+        sampling: Sampling | None = None,
+        *,
+        work: Work | None = None,
+        replay: Replay | None = None,
+    ) -> Self:
+        """Opens a session on each stage; where one cannot be had, none stays open."""
+        replay = replay or Replay()
+        losses = Losses(replay.settings)
+        links = [
+            Link(source, sampling=sampling or Sampling(), work=work, replay=replay, losses=losses)
+            for source in sources
+        ]
+        chain = cls(links, replay, work)
+        try:
+            with before_deadline(work):
+                await chain._each(lambda link: link.open())
+        except BaseException:
+            await chain.release()
+            raise
+        return chain
 
     async def __aenter__(self) -> Self:
         return self
@@ -61,54 +112,100 @@ class SessionChain:
     ) -> None:
         await self.release()
 
+    # ---- its end ----
+
+    async def close(self, finish_reason: str) -> None:
+        """Ends the sessions and tells the stages how the work ended. Shielded and bounded; what each stage
+        acknowledged is in its record."""
+        await self._end(lambda session: session.close(finish_reason))
+
+    async def cancel(self, reason: str) -> None:
+        """Ends the sessions with whatever they compute, as `close` does."""
+        await self._end(lambda session: session.cancel(reason))
+
     async def release(self) -> None:
-        """Ends the sessions whatever happened before, the last stage's first."""
-        for session in reversed(self._sessions):
-            await session.release()
+        """Ends the sessions whatever happened before. Those that were ended already are left alone."""
+        with anyio.CancelScope(shield=True):
+            for link in reversed(self._links):
+                await link.release()
+        for rows in self._rows:
+            rows.clear()
+
+    async def _end(self, how: Callable[[StageSession], Awaitable[int]]) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._each(lambda link: link.end(how))
+
+    # ---- what it is ----
 
     @property
-    def sessions(self) -> tuple[Session, ...]:
+    def sessions(self) -> tuple[StageSession, ...]:
         """One per stage, in order. Whoever moves one of them by itself moves all of them."""
-        return tuple(self._sessions)
+        return tuple(link.session for link in self._links)
 
     @property
-    def workers(self) -> tuple[Worker, ...]:
+    def stages(self) -> tuple[Stage, ...]:
         """Whose sessions these are, in order."""
-        return tuple(self._workers)
+        return tuple(link.stage for link in self._links)
+
+    @property
+    def records(self) -> list[StageRecord]:
+        """What each place did so far, live."""
+        return [link.record for link in self._links]
 
     @property
     def position(self) -> int:
-        """Rows that every stage holds."""
-        return self._sessions[-1].position if self._trim_first is None else self._trim_first
+        """Rows that every stage holds, or will be given before anything else."""
+        return self._history.position
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """What these rows stand for."""
+        return self._history.tokens
+
+    @property
+    def n_ctx(self) -> int:
+        """Most rows that it can have."""
+        return min(stage.n_ctx for stage in self.stages)
+
+    # ---- what it does ----
 
     async def forward(self, tokens: Sequence[int], output: Output | str) -> Result:
         """Appends tokens and gives what `output` names, from the last stage."""
-        if self._trim_first is not None:
-            await self.trim(self._trim_first)
-        start, output = self.position, Output(output)
+        run = Run(start=self.position, output=Output(output))
+        most = self._most_rows(run.output)
         try:
-            return await self._forward(tokens, output)
+            pieces = [
+                self._history.add(tokens[start : start + most])
+                for start in range(0, max(1, len(tokens)), most)
+            ]
+            with before_deadline(self._work):
+                await self._compute(pieces, run)
         except BaseException:
-            self._trim_first = start
+            self._forget(run.start)
             raise
+        return run.result()
 
     async def fork(self, position: int | None = None, sampling: Sampling | None = None) -> SessionChain:
         """A new chain that holds the first `position` rows of this one (all by default) on every stage,
         without computing them again. It draws as this one does unless `sampling` says otherwise."""
         position = self.position if position is None else position
         self._check_inside(position, "forked at")
-        if self._trim_first is not None:
-            await self.trim(self._trim_first)
-        forks = await _all(session.fork(position, sampling) for session in self._sessions)
-        return SessionChain(forks, self._workers)
+        with before_deadline(self._work):
+            while True:
+                await self._level(Run(start=self.position, output=Output.NONE))
+                try:
+                    return await self._fork(position, sampling)
+                except StageLost:
+                    continue  # it is brought back, or that is refused, before the next attempt
 
     async def trim(self, position: int) -> None:
         """Forgets every row from `position` on, on every stage."""
         self._check_inside(position, "trimmed to")
-        self._trim_first = position
-        for session in self._sessions:
-            await session.trim(position)
-        self._trim_first = None
+        self._forget(position)
+        for link in self._links:
+            if link.is_filled:
+                with suppress(StageLost):  # it is given what is left before it is used again
+                    await link.settle()
 
     def _check_inside(self, position: int, what: str) -> None:
         if not 0 <= position <= self.position:
@@ -117,78 +214,158 @@ class SessionChain:
                 fields={"expected": f"0 to {self.position}", "actual": str(position)},
             )
 
-    async def _forward(self, tokens: Sequence[int], output: Output) -> Result:
-        if len(self._sessions) == 1:
-            return await self._sessions[0].forward(tokens=tokens, output=output)
-        pieces = self._pieces(tokens, output)
-        if len(pieces) > 1:
-            return await self._forward_pieces(pieces, output)
-        piece = pieces[0]
-        for session in self._sessions[:-1]:
-            piece = await _boundary(session, piece)
-        return await _last(self._sessions[-1], piece, output)
+    def _forget(self, position: int) -> None:
+        """The stages follow before they do anything else."""
+        self._history.trim(position)
+        for rows in self._rows:
+            rows.trim(position)
+        for link in self._links:
+            link.clip(position)
 
-    def _pieces(self, tokens: Sequence[int], output: Output) -> list[Piece]:
-        """One prefill chunk each, so that the stages soon have something to do at the same time."""
-        most = min(
-            self._workers[0].identity.recipe.prefill_chunk,
-            *(worker.max_rows(Output.HIDDEN) for worker in self._workers[:-1]),
-            self._workers[-1].max_rows(output),
-        )
-        starts = range(0, max(1, len(tokens)), most)
-        return [Piece(tokens=tokens[start : start + most], is_last=start == starts[-1]) for start in starts]
+    async def _fork(self, position: int, sampling: Sampling | None) -> SessionChain:
+        losses = Losses(self._replay.settings)
+        links = [link.twin(sampling, losses) for link in self._links]
+        fork = SessionChain(links, self._replay, self._work)
+        fork._history = self._history.fork(position)
+        fork._rows = [rows.fork(position) for rows in self._rows]
+        try:
+            for link, twin in zip(self._links, links, strict=True):
+                twin.take_fork(link, await link.fork(position, sampling), position)
+        except BaseException:
+            await fork.release()
+            raise
+        return fork
 
-    async def _forward_pieces(self, pieces: Sequence[Piece], output: Output) -> Result:
-        """Each stage computes one piece while the stage before it computes the next one."""
-        results: list[Result] = []
+    # ---- how rows go through it ----
+
+    def _most_rows(self, output: Output) -> int:
+        """Rows of a piece: one prefill chunk where there are several stages, so that they soon have
+        something to do at the same time."""
+        *others, last = self.stages
+        if not others:
+            return last.max_rows(output)
+        hidden = (stage.max_rows(Output.HIDDEN) for stage in others)
+        return min(others[0].prefill_chunk, last.max_rows(output), *hidden)
+
+    async def _compute(self, pieces: Sequence[Piece], run: Run) -> None:
+        """Brings every stage to the end of the history."""
+        if len(pieces) == 1 and self._is_level(run.start):
+            with suppress(StageLost):  # what is missing then is found, and brought back, below
+                await self._straight(run)
+        await self._level(run)
+
+    async def _straight(self, run: Run) -> None:
+        """One piece through one stage after the other: a decode step waits for nothing else."""
+        for index in range(len(self._links)):
+            await self._advance(index, run)
+
+    async def _level(self, run: Run) -> None:
+        """Every stage computes what it lacks, at the same time."""
+        if self._is_level(self.position):
+            return
         async with plain_task_group() as tasks:
-            first, source = anyio.create_memory_object_stream[Piece](len(pieces))
-            with first:
-                for piece in pieces:
-                    first.send_nowait(piece)
-            for session in self._sessions[:-1]:
-                sink, next_source = anyio.create_memory_object_stream[Piece](PIECES_BETWEEN_STAGES)
-                tasks.start_soon(_run_boundary, session, source, sink)
-                source = next_source
-            tasks.start_soon(_run_last, self._sessions[-1], source, output, results)
-        return join_results(results)
+            for index in range(len(self._links)):
+                tasks.start_soon(self._keep_up, index, run)
 
+    def _is_level(self, position: int) -> bool:
+        return all(link.is_filled and link.position == position for link in self._links)
 
-async def _all(opening: Iterable[Awaitable[Session]]) -> list[Session]:
-    """Opens one session after the other; where one cannot be had, none stays open."""
-    async with AsyncExitStack() as opened:
-        sessions = []
-        for one in opening:
-            session = await one
-            opened.push_async_callback(session.release)
-            sessions.append(session)
-        opened.pop_all()
-    return sessions
+    async def _keep_up(self, index: int, run: Run) -> None:
+        """Moves one stage until all of them hold the whole sequence: until then the stage behind it may be
+        lost, and need its rows once more."""
+        link = self._links[index]
+        while not self._is_level(self.position):
+            moved = self._moved
+            if not link.is_filled:
+                await link.fill()
+                self._shorten(link, run)
+            elif link.must_rewind:
+                with suppress(StageLost):  # the link knows, and is filled again next
+                    await link.rewind()
+            elif self._may_advance(index):
+                with suppress(StageLost):
+                    await self._advance(index, run)
+            else:
+                await moved.wait()
+                continue
+            self._tell()
 
+    def _tell(self) -> None:
+        """Something moved."""
+        self._moved.set()
+        self._moved = anyio.Event()
 
-async def _run_boundary(
-    session: Session, source: MemoryObjectReceiveStream[Piece], sink: MemoryObjectSendStream[Piece]
-) -> None:
-    with source, sink:
-        async for piece in source:
-            await sink.send(await _boundary(session, piece))
+    def _may_advance(self, index: int) -> bool:
+        """Whether there is a piece to compute and its rows are here. Rows that were there and are gone are
+        asked of the stage before."""
+        link = self._links[index]
+        if link.position == self.position:
+            return False
+        piece = self._history.at(link.position)
+        if index and self._rows[index - 1].get(piece) is None:
+            before = self._links[index - 1]
+            if before.position > piece.start and not before.must_rewind:
+                before.must_rewind = True
+                self._tell()
+            return False
+        return not self._is_ahead(index, piece)
 
+    def _is_ahead(self, index: int, piece: Piece) -> bool:
+        if index + 1 == len(self._links):
+            return False
+        ahead = piece.start - self._links[index + 1].position
+        return ahead > CHUNKS_AHEAD * self._links[0].stage.prefill_chunk
 
-async def _run_last(
-    session: Session, source: MemoryObjectReceiveStream[Piece], output: Output, results: list[Result]
-) -> None:
-    with source:
-        async for piece in source:
-            results.append(await _last(session, piece, output))
+    async def _advance(self, index: int, run: Run) -> None:
+        """One stage computes its next piece."""
+        link = self._links[index]
+        piece = self._history.at(link.position)
+        is_last = index + 1 == len(self._links)
+        hidden = self._rows[index - 1].get(piece) if index else None
+        output = run.wanted(piece, self.position) if is_last else self._boundary_output(index, piece)
+        result = await link.compute(piece, hidden, output, is_last=is_last)
+        if index:
+            self._rows[index - 1].consumed(piece)
+        if is_last:
+            run.take(piece, result)
+        elif result.hidden is not None:
+            self._keep(index, piece, result)
 
+    def _boundary_output(self, index: int, piece: Piece) -> Output:
+        """Rows that the stage behind has, or can get, are not asked for again."""
+        has_computed = self._links[index + 1].position > piece.start
+        is_there = self._rows[index].get(piece) is not None
+        return Output.NONE if has_computed or is_there else Output.HIDDEN
 
-async def _boundary(session: Session, piece: Piece) -> Piece:
-    """Through a stage that draws nothing, and so has no use for tokens beside hidden rows."""
-    tokens = piece.tokens if piece.hidden is None else None
-    result = await session.forward_piece(tokens=tokens, hidden=piece.hidden, output=Output.HIDDEN)
-    return Piece(tokens=piece.tokens, hidden=result.hidden, is_last=piece.is_last)
+    # ---- what is kept of them ----
 
+    def _keep(self, index: int, piece: Piece, result: Result) -> None:
+        assert result.hidden is not None
+        rows = self._rows[index]
+        while rows.is_kept and not self._replay.budget.take(len(result.hidden)):
+            self._keep_less()
+        rows.put(piece, result.hidden)
 
-async def _last(session: Session, piece: Piece, output: Output) -> Result:
-    wanted = output if piece.is_last or output is Output.LOGITS_ALL else Output.NONE
-    return await session.forward_piece(tokens=piece.tokens, hidden=piece.hidden, output=wanted)
+    def _keep_less(self) -> None:
+        index = least_useful([rows.is_kept for rows in self._rows])
+        self._rows[index].stop_keeping(self._links[index + 1].position)
+
+    def _shorten(self, filled: Link, run: Run) -> None:
+        """Makes fewer pieces of what one stage computes again, where that changes no bit. What other stages
+        are at stays as it is."""
+        if not self._replay.chunk_invariant:
+            return
+        others = [link.position for link in self._links if link.is_filled and link is not filled]
+        most = min(stage.max_rows(Output.HIDDEN) for stage in self.stages)
+        groups = self._history.merge(min([run.start, *others]), most)
+        for rows in self._rows:
+            rows.merge(groups)
+
+    async def _each(self, what: Callable[[Link], Coroutine[Any, Any, None]]) -> None:
+        """The same for every link, at the same time."""
+        if len(self._links) == 1:
+            await what(self._links[0])
+            return
+        async with plain_task_group() as tasks:
+            for link in self._links:
+                tasks.start_soon(what, link)

@@ -1,26 +1,26 @@
-"""A route: supervised workers in order that hold one complete model."""
+"""A route: stages in order that hold one complete model, here or on other machines."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-import anyio
-from anyio.abc import TaskGroup
-
-from gguf_worker._tasks import plain_task_group
-from gguf_worker.errors import GgufWorkerError, WorkerDied
+from gguf_worker.errors import StageLost
 from gguf_worker.generation.chain import SessionChain
 from gguf_worker.generation.generate import Generation
-from gguf_worker.generation.stages import check_specs, check_stages
+from gguf_worker.generation.local import LocalStages
+from gguf_worker.generation.replay import Replay, ReplaySettings
+from gguf_worker.generation.stage import Stage, StageSource
 from gguf_worker.protocol.messages import Progress, Sampling
 from gguf_worker.supervision.settings import WorkerSettings
 from gguf_worker.supervision.spec import ShardSpec
 from gguf_worker.supervision.supervisor import Supervisor
 from gguf_worker.supervision.worker import Worker
+from gguf_worker.work import Work
+
+T = TypeVar("T")
 
 
 class Route:
@@ -29,16 +29,28 @@ class Route:
         async with Route.start([ShardSpec(path, layers=(0, 16)), ShardSpec(path, layers=(16, 0))]) as route:
             async for step in route.generate(await route.tokenize("Hello"), max_tokens=64): ...
 
-    The workers start together. Entering raises the first error of any of them, or RouteError where they do
-    not form one complete model; no worker is left then. Leaving it stops all of them together.
+    `Route.start` starts workers on this machine; leaving the route stops them. A route over other sources is
+    as long there as they are, whose owner also sees to it that they form one model.
+
+    A route outlives its stages: one that is lost while it generates is brought back and given what it
+    needs, and the text goes on as if nothing had been (see `ReplaySettings`). `chunk_invariant` says that a
+    certificate found rows to have the same bits whatever they are computed with; bringing back is then
+    faster.
     """
 
-    def __init__(self, supervisors: Sequence[Supervisor]) -> None:
-        self.supervisors = tuple(supervisors)
-        """One per stage, in order; after the route was left they say how each ended."""
-        self._failure: BaseException | None = None
-        self._settled = anyio.Event()
-        self._tasks: TaskGroup
+    def __init__(
+        self,
+        sources: Sequence[StageSource],
+        *,
+        replay: ReplaySettings | None = None,
+        chunk_invariant: bool = False,
+        local: LocalStages | None = None,
+    ) -> None:
+        self.sources = tuple(sources)
+        """One per stage, in order."""
+        self.replay = Replay(replay, chunk_invariant=chunk_invariant)
+        """What its sequences share for stages that are lost."""
+        self._local = local
 
     @classmethod
     def start(
@@ -46,117 +58,124 @@ class Route:
         specs: Sequence[ShardSpec],
         *,
         settings: WorkerSettings | None = None,
+        replay: ReplaySettings | None = None,
+        chunk_invariant: bool = False,
         on_progress: Callable[[int, Progress], None] | None = None,
         on_stderr: Callable[[int, str], None] | None = None,
     ) -> Self:
         """A route of these shards; the callbacks get the stage's number first. Raises RouteError where the
-        specifications cannot become one model; nothing is started before the route is entered."""
-        check_specs(specs)
-        return cls(
-            [
-                Supervisor(
-                    spec,
-                    settings=settings,
-                    on_progress=None if on_progress is None else partial(on_progress, index),
-                    on_stderr=None if on_stderr is None else partial(on_stderr, index),
-                )
-                for index, spec in enumerate(specs)
-            ]
-        )
+        specifications cannot become one model; nothing is started before the route is entered. Entering
+        raises the first error of any worker, or RouteError where they do not form one complete model; no
+        worker is left then."""
+        local = LocalStages.of(specs, settings=settings, on_progress=on_progress, on_stderr=on_stderr)
+        return cls(local.sources, replay=replay, chunk_invariant=chunk_invariant, local=local)
 
     def __repr__(self) -> str:
-        return f"<Route {' -> '.join(map(repr, self.supervisors))}>"
+        shown = map(repr, self.supervisors) if self._local else (source.label for source in self.sources)
+        return f"<Route {' -> '.join(shown)}>"
 
     async def __aenter__(self) -> Self:
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        try:
-            for index in range(len(self.supervisors)):
-                self._tasks.start_soon(self._keep_stage, index, name=f"stage {index}")
-            await self._settled.wait()
-            if self._failure is not None:
-                raise self._failure
-            self._check()
-        except BaseException:
-            await self._leave()
-            raise
+        if self._local is not None:
+            await self._local.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._leave()
+        if self._local is not None:
+            await self._local.__aexit__(kind, error, trace)
 
     # ---- what it is ----
 
     @property
-    def workers(self) -> tuple[Worker, ...]:
-        """The newest worker of each stage, in order; one that died is there until another took its place, and
-        its calls raise WorkerDied."""
-        return tuple(s.worker for s in self.supervisors if s.worker is not None)
+    def supervisors(self) -> tuple[Supervisor, ...]:
+        """Of the workers that it started, in order; after the route was left they say how each ended."""
+        return () if self._local is None else self._local.supervisors
 
     @property
-    def tokenizer(self) -> Worker | None:
-        """The first stage that has a vocabulary."""
-        return next((worker for worker in self.workers if worker.ownership.vocabulary), None)
+    def workers(self) -> tuple[Worker, ...]:
+        """The newest worker of each stage that it started, in order; one that died is there until another
+        took its place, and its calls raise WorkerDied."""
+        return () if self._local is None else self._local.workers
 
-    # ---- what it does ----
+    async def stages(self) -> tuple[Stage, ...]:
+        """The stages that are ready now, in order; waits for those that are not."""
+        return tuple([await source.get() for source in self.sources])
 
     async def wait_ready(self) -> None:
         """Returns when every stage is ready, again where it was before: with the identity that it had. Raises
         as `Supervisor.wait_ready`."""
-        async with plain_task_group() as tasks:
-            for supervisor in self.supervisors:
-                tasks.start_soon(supervisor.wait_ready)
+        if self._local is not None:
+            await self._local.wait_ready()
+        else:
+            await self.stages()
 
-    async def tokenize(self, text: str | bytes, *, add_special: bool = True) -> list[int]:
+    # ---- what it does ----
+
+    async def tokenize(
+        self, text: str | bytes, *, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
         """The tokens of a text. Where no stage has a vocabulary, the last one refuses: code `not_owned`."""
-        return await (self.tokenizer or self.workers[-1]).tokenize(text, add_special=add_special)
-
-    def generate(
-        self, tokens: Sequence[int], *, max_tokens: int, sampling: Sampling | None = None
-    ) -> Generation:
-        """Continues `tokens` by at most `max_tokens`; greedy unless `sampling` says otherwise."""
-        return Generation(self.workers, tokens, max_tokens=max_tokens, sampling=sampling or Sampling())
-
-    @asynccontextmanager
-    async def open_chain(self, *, sampling: Sampling | None = None) -> AsyncIterator[SessionChain]:
-        """One session on each stage, for callers that drive the steps themselves."""
-        async with await SessionChain.open(self.workers, sampling) as chain:
-            yield chain
-
-    # ---- its stages ----
-
-    async def _keep_stage(self, index: int) -> None:
-        """Owns one supervisor until the route is left."""
-        try:
-            async with self.supervisors[index] as worker:
-                if len(self.workers) == len(self.supervisors):
-                    self._settled.set()
-                await self._watch_until_settled(worker)
-                await anyio.sleep_forever()
-        except GgufWorkerError as error:
-            self._failure = self._failure or error
-            self._settled.set()
-
-    async def _watch_until_settled(self, worker: Worker) -> None:
-        """A stage that dies while another one still loads ends the start; later, its requests tell."""
-        report = await worker.wait_for_end()
-        if not self._settled.is_set():
-            self._failure = self._failure or WorkerDied(report)
-            self._settled.set()
-
-    def _check(self) -> None:
-        workers = self.workers
-        for worker in workers:
-            if worker.exit is not None:
-                raise WorkerDied(worker.exit)
-        check_stages(
-            [worker.identity for worker in workers],
-            [worker.ownership for worker in workers],
-            workers[0].model.n_layer,
+        return await self._ask_vocabulary(
+            lambda stage: stage.tokenize(text, add_special=add_special, parse_special=parse_special)
         )
 
-    async def _leave(self) -> None:
-        self._tasks.cancel_scope.cancel()
-        await self._tasks.__aexit__(None, None, None)
+    async def detokenize(
+        self, tokens: Sequence[int], *, remove_special: bool = False, unparse_special: bool = False
+    ) -> bytes:
+        """The text of tokens; it may end inside a UTF-8 sequence. Refused as `tokenize` is."""
+        return await self._ask_vocabulary(
+            lambda stage: stage.detokenize(
+                tokens, remove_special=remove_special, unparse_special=unparse_special
+            )
+        )
+
+    async def chat_template(self) -> str:
+        """The artifact's own template, in Jinja's language; empty where it has none."""
+        return await self._ask_vocabulary(lambda stage: stage.chat_template())
+
+    def generate(
+        self,
+        tokens: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: Sampling | None = None,
+        work: Work | None = None,
+    ) -> Generation:
+        """Continues `tokens` by at most `max_tokens`; greedy unless `sampling` says otherwise. The ids and
+        the deadline of `work` go to every stage."""
+        return Generation(
+            self._open, tokens, max_tokens=max_tokens, sampling=sampling or Sampling(), work=work or Work()
+        )
+
+    @asynccontextmanager
+    async def open_chain(
+        self, *, sampling: Sampling | None = None, work: Work | None = None
+    ) -> AsyncIterator[SessionChain]:
+        """One session on each stage, for callers that drive the steps themselves."""
+        async with await self._open(sampling or Sampling(), work) as chain:
+            yield chain
+
+    async def _open(self, sampling: Sampling, work: Work | None) -> SessionChain:
+        return await SessionChain.open(self.sources, sampling, work=work, replay=self.replay)
+
+    async def _ask_vocabulary(self, ask: Callable[[Stage], Awaitable[T]]) -> T:
+        """Asks the first stage that has one, and once more where that stage is lost meanwhile."""
+        lost: Stage | None = None
+        while True:
+            stage = await self._with_vocabulary(lost)
+            try:
+                return await ask(stage)
+            except StageLost:
+                if lost is not None:
+                    raise
+                lost = stage
+
+    async def _with_vocabulary(self, lost: Stage | None) -> Stage:
+        for source in self.sources:
+            stage = await source.get()
+            if stage is lost:
+                stage = await source.get(lost)
+            if stage.vocabulary is not None:
+                return stage
+        return stage

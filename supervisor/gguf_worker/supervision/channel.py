@@ -171,6 +171,14 @@ class Channel:
         """The ids and types of requests that somebody waits for."""
         return self.connection.in_flight
 
+    def requests_of(self, session: int) -> tuple[int, ...]:
+        """The ids of requests that name a session and that somebody waits for."""
+        return tuple(
+            pending.id
+            for pending in self._pending.values()
+            if getattr(pending.request, "session", None) == session
+        )
+
     def submit(
         self,
         request: Request,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -10,12 +11,17 @@ import anyio
 
 from gguf_worker._schema import Buffer
 from gguf_worker.errors import GgufWorkerError, LocalProtocolError, RequestError
+from gguf_worker.logs import bound
 from gguf_worker.protocol.messages import Fork, Output, Result, Sampling
+from gguf_worker.work import Work
 
 if TYPE_CHECKING:
     from gguf_worker.supervision.worker import Worker
 
 CLOSE_DEADLINE_S = 5.0
+
+OF_EVERY_ROW = (Output.HIDDEN, Output.LOGITS_ALL, Output.EMBEDDING)
+"""Outputs that have something of each row, so that each piece of a forward is asked for them."""
 
 
 class Session:
@@ -25,12 +31,22 @@ class Session:
     before anything else, every row past the position that its user knows of.
     """
 
-    def __init__(self, *, worker: Worker, session_id: int, position: int, sampling: Sampling) -> None:
+    def __init__(
+        self,
+        *,
+        worker: Worker,
+        session_id: int,
+        position: int,
+        sampling: Sampling,
+        work: Work | None = None,
+    ) -> None:
         self._worker = worker
         self._uncertain = False
         self._closed = False
         self.sampling = sampling
         """How it draws tokens, for as long as it is open."""
+        self.work = work
+        """Whose it is: its ids are in the log lines of the session's requests."""
         self.id = session_id
         """The worker's number for it, never used twice in a worker's life."""
         self.position = position
@@ -68,7 +84,7 @@ class Session:
                 await self.forward_piece(
                     tokens=some_tokens,
                     hidden=some_hidden,
-                    output=output if last or output in _OF_EVERY_ROW else Output.NONE,
+                    output=output if last or output in OF_EVERY_ROW else Output.NONE,
                 )
             )
         return results[0] if len(results) == 1 else join_results(results)
@@ -88,9 +104,10 @@ class Session:
         await self._resolve_uncertainty()
         self._uncertain = True
         try:
-            result = await self._worker.forward(
-                session=self.id, position=self.position, output=output, tokens=tokens, hidden=hidden
-            )
+            with ids_of(self.work):
+                result = await self._worker.forward(
+                    session=self.id, position=self.position, output=output, tokens=tokens, hidden=hidden
+                )
         except (RequestError, LocalProtocolError) as error:
             self._uncertain = False  # refused or undone: the session is as it was, or it is no more
             self._closed = self._closed or "session_closed" in error.fields
@@ -106,7 +123,9 @@ class Session:
         self._check_inside(position, "forked at")
         await self._resolve_uncertainty()
         return await self._worker.open_session(
-            sampling=sampling or self.sampling, fork=Fork(session=self.id, position=position)
+            sampling=sampling or self.sampling,
+            fork=Fork(session=self.id, position=position),
+            work=self.work,
         )
 
     async def trim(self, position: int) -> int:
@@ -116,19 +135,29 @@ class Session:
         # A trim that is cancelled may have happened: only the rows before `position` are certain.
         self.position, self._uncertain = position, True
         try:
-            trimmed = await self._worker.trim(session=self.id, position=position)
+            with ids_of(self.work):
+                trimmed = await self._worker.trim(session=self.id, position=position)
         except RequestError:
             self.position, self._uncertain = before, uncertain
             raise
         self._uncertain = False
         return trimmed.kv_cells_freed
 
-    async def close(self) -> int:
-        """Ends the session; gives the KV cells that became free, 0 where it was closed before."""
+    async def close(self, finish_reason: str = "") -> int:
+        """Ends the session; gives the KV cells that became free, 0 where it was closed before. A worker
+        writes no receipt: how the work ended is in the log line of the request only."""
         if self._closed:
             return 0
         self._closed = True
-        return (await self._worker.close_session(session=self.id)).kv_cells_freed
+        with ids_of(self.work), bound(finish_reason=finish_reason or None):
+            return (await self._worker.close_session(session=self.id)).kv_cells_freed
+
+    async def cancel(self, reason: str) -> int:
+        """Ends the session at once, also while another task waits for it: that one's request fails with code
+        `cancelled`. Gives the KV cells that the session held."""
+        for request_id in self._worker.requests_of(self.id):
+            await self._worker.cancel(request_id)
+        return await self.close(reason)
 
     async def release(self) -> None:
         """Ends the session whatever happened before: shielded, bounded, and content where the worker is
@@ -169,7 +198,9 @@ class Session:
             )
 
 
-_OF_EVERY_ROW = (Output.HIDDEN, Output.LOGITS_ALL)
+def ids_of(work: Work | None) -> AbstractContextManager[None]:
+    """Adds the ids of a work to every log line inside."""
+    return nullcontext() if work is None else bound(request_id=work.request_id, work_id=work.work_id)
 
 
 def join_results(results: Sequence[Result]) -> Result:
@@ -188,6 +219,7 @@ def join_results(results: Sequence[Result]) -> Result:
         dtype=last.dtype,
         hidden=None if last.hidden is None else b"".join(result.hidden or b"" for result in results),
         logits=None if last.logits is None else b"".join(result.logits or b"" for result in results),
+        embedding=None if last.embedding is None else b"".join(one.embedding or b"" for one in results),
         token=last.token,
         logprob=last.logprob,
         end_of_generation=last.end_of_generation,

@@ -15,12 +15,14 @@ from gguf_worker.protocol.messages import (
     Cancel,
     Cancelled,
     Capacity,
+    ChatTemplate,
     Close,
     Closed,
     Detokenize,
     Detokenized,
     Fork,
     Forward,
+    GetChatTemplate,
     GetHealth,
     GetTokenInfo,
     Health,
@@ -45,20 +47,16 @@ from gguf_worker.protocol.messages import (
     Trimmed,
     Vocabulary,
 )
+from gguf_worker.protocol.pieces import most_rows
 from gguf_worker.supervision.channel import ProgressCallback
 from gguf_worker.supervision.life import Life
 from gguf_worker.supervision.lifecycle import Lifecycle, WorkerState
-from gguf_worker.supervision.session import Session
+from gguf_worker.supervision.session import Session, ids_of
 from gguf_worker.supervision.settings import WorkerSettings
 from gguf_worker.supervision.spec import ShardSpec
+from gguf_worker.work import Work
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
-
-FRAME_OVERHEAD_BYTES = 4096
-"""More than all keys of a forward or a result but their rows occupy."""
-
-TOKEN_BYTES = 5
-"""Most that one token takes beside the hidden row that it stands for."""
 
 
 class Worker:
@@ -107,6 +105,17 @@ class Worker:
         return self._loaded.identity
 
     @property
+    def label(self) -> str:
+        """Names it as a stage."""
+        start, end = self.layers
+        return f"layers {start}:{end}"
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """[start, end)."""
+        return self.identity.start, self.identity.end
+
+    @property
     def model(self) -> Model:
         """The whole model."""
         return self._loaded.model
@@ -151,16 +160,37 @@ class Worker:
         """Bytes of one hidden row."""
         return DTYPE_BYTES[self.identity.recipe.boundary] * self.model.n_embd
 
+    @property
+    def n_ctx(self) -> int:
+        """Most rows of one session."""
+        return self.identity.recipe.n_ctx
+
+    @property
+    def prefill_chunk(self) -> int:
+        """A long prefill is cut at multiples of it."""
+        return self.identity.recipe.prefill_chunk
+
+    @property
+    def can_trim(self) -> bool:
+        """Whether sessions can be trimmed and forked at any position."""
+        return self.capacity.can_trim
+
+    def requests_of(self, session: int) -> tuple[int, ...]:
+        """The ids of requests that name a session and wait for their answer."""
+        return self._life.channel.requests_of(session)
+
     def max_rows(self, output: Output) -> int:
         """Rows that one forward may carry so that they fit in one step, and they and its answer in one
         frame: whole prefill chunks where at least one fits, so that a sequence is cut in the same places
         however it is sent."""
-        answer_bytes = 4 * self.model.n_vocab if output is Output.LOGITS_ALL else self.row_bytes
-        largest = max(self.row_bytes + TOKEN_BYTES, answer_bytes)
-        fitting = (self.hello.max_frame_bytes - FRAME_OVERHEAD_BYTES) // largest
-        most = max(1, min(self.capacity.max_batch, fitting))
-        chunk = self.identity.recipe.prefill_chunk
-        return most if most < chunk else most - most % chunk
+        return most_rows(
+            output,
+            model=self.model,
+            row_bytes=self.row_bytes,
+            prefill_chunk=self.prefill_chunk,
+            max_batch=self.capacity.max_batch,
+            max_frame_bytes=self.hello.max_frame_bytes,
+        )
 
     async def wait_for_end(self) -> ExitReport:
         """Returns when the process has ended, with how."""
@@ -176,13 +206,22 @@ class Worker:
         identity: Identity | None = None,
         sampling: Sampling | None = None,
         fork: Fork | None = None,
+        work: Work | None = None,
     ) -> Session:
         """Opens a session of `identity` (the worker's own by default; any other is refused), empty or with
-        the first rows of another one. It draws greedily unless `sampling` says otherwise."""
+        the first rows of another one. It draws greedily unless `sampling` says otherwise. The ids of `work`
+        are in the log lines of all that is asked for it."""
         sampling = sampling or Sampling()
         request = Open(identity=(identity or self.identity).asked(), sampling=sampling, fork=fork)
-        opened = await self._ask(request, Opened)
-        return Session(worker=self, session_id=opened.session, position=opened.length, sampling=sampling)
+        with ids_of(work):
+            opened = await self._ask(request, Opened)
+        return Session(
+            worker=self,
+            session_id=opened.session,
+            position=opened.length,
+            sampling=sampling,
+            work=work,
+        )
 
     async def forward(
         self,
@@ -241,6 +280,11 @@ class Worker:
     async def token_info(self, tokens: Sequence[int]) -> tuple[TokenInfo, ...]:
         """What tokens are, in the order asked."""
         return (await self._ask(GetTokenInfo(tokens=tuple(tokens)), TokenInfos)).tokens
+
+    async def chat_template(self, name: str | None = None) -> str:
+        """The artifact's own chat template of that name, None the one without a name; empty where there is
+        none. Refused by a worker without the vocabulary, and (`malformed`) where it is not UTF-8."""
+        return (await self._ask(GetChatTemplate(name=name), ChatTemplate)).template
 
     # ---- control ----
 

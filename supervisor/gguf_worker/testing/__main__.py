@@ -22,6 +22,7 @@ from gguf_worker.testing.figures.figure import Figure
 from gguf_worker.testing.figures.giveup import crash_loops
 from gguf_worker.testing.figures.latency import detection_latency
 from gguf_worker.testing.figures.orphans import killed_supervisors
+from gguf_worker.testing.figures.replay import replayed_route
 from gguf_worker.testing.figures.starvation import starved_machine
 from gguf_worker.testing.figures.storm import random_kills
 from gguf_worker.testing.matrix import cells_here, kill_matrix, run_matrix
@@ -81,6 +82,7 @@ def _figures(options: argparse.Namespace) -> dict[str, Callable[[], Figure]]:
         figures["supervisors"] = partial(killed_supervisors, options.supervisors // 5)
     if options.model is not None:
         figures["engine"] = partial(_killed_engine, options.model)
+        figures["replay"] = _on_loop(replayed_route, options.model)
         figures["starved"] = _on_loop(starved_machine, options.model, options.starved_seconds)
     return figures
 
@@ -112,7 +114,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gguf_worker.testing", description=__doc__.splitlines()[0] if __doc__ else None
     )
-    names = (MATRIX, "latency", "supervisors", "storm", "cycles", "limit", "engine", "starved")
+    names = (MATRIX, "latency", "supervisors", "storm", "cycles", "limit", "engine", "replay", "starved")
     parser.add_argument("--only", nargs="+", choices=names, help="what to run; everything by default")
     parser.add_argument("--model", type=Path, help="a GGUF file for the figures on the real engine")
     parser.add_argument("--evidence", type=Path, help="a folder that the JSON files are written to")
