@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gguf_worker.generation import (
         FinishReason,
         Generation,
+        GenerationRecord,
+        ReplaySettings,
         Route,
         SessionChain,
         Step,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     )
     from gguf_worker.supervision.metrics import Metrics
     from gguf_worker.supervision.policy import RestartPolicy
+    from gguf_worker.work import Work
 
     __version__: str
 
@@ -71,6 +74,8 @@ _NAMES = {
     "generation": (
         "FinishReason",
         "Generation",
+        "GenerationRecord",
+        "ReplaySettings",
         "Route",
         "SessionChain",
         "Step",
@@ -120,6 +125,7 @@ _NAMES = {
     ),
     "supervision.metrics": ("Metrics",),
     "supervision.policy": ("RestartPolicy",),
+    "work": ("Work",),
 }
 """The public names by the module that has them: the same as above, for those who are no type checker."""
 
@@ -135,6 +141,7 @@ __all__ = [
     "Fork",
     "GaveUp",
     "Generation",
+    "GenerationRecord",
     "GgufWorkerError",
     "Health",
     "Identity",
@@ -146,6 +153,7 @@ __all__ = [
     "Progress",
     "Recipe",
     "ReleaseReport",
+    "ReplaySettings",
     "RestartPolicy",
     "RestartScheduled",
     "Result",
@@ -164,6 +172,7 @@ __all__ = [
     "SupervisorEvent",
     "Timings",
     "Utf8Stream",
+    "Work",
     "Worker",
     "WorkerEnded",
     "WorkerReady",
