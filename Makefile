@@ -28,15 +28,19 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-real check asan fuzz bench faults clean
+.PHONY: help demo demo-mesh test test-page test-real screenshot check asan fuzz bench faults faults-mesh clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP)-package $(STAMP)-model ## a real model through three supervised workers
 	@echo '$(DEMO_PROMPT) ...'
 	@GGUF_WORKER_CACHE=build/cache $(VENV)/bin/gguf-worker run "$$($(PY) tests/smollm2.py)" \
 	    --shards 3 --max-tokens 96 --prompt '$(DEMO_PROMPT)'
+
+demo-mesh: $(STAMP)-package $(STAMP)-nats $(STAMP)-model ## the same over a mesh: NATS, three nodes, one of them relayed
+	@GGUF_WORKER_CACHE=build/cache $(PY) -m gguf_worker.testing.mesh.demo --model "$$($(PY) tests/smollm2.py)" \
+	    --certificate build/demo-mesh.certificate.json
 
 test: $(STAMP)-package $(STAMP)-test build/native/built ## C and Python tests; no model, no network
 	ctest --test-dir build/native --output-on-failure --timeout 120
@@ -44,6 +48,12 @@ test: $(STAMP)-package $(STAMP)-test build/native/built ## C and Python tests; n
 
 test-real: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## tests on the real demo model
 	$(PY) -m pytest -m real tests/real $(PYTEST_ARGS)
+
+test-page: $(STAMP)-package $(STAMP)-test $(STAMP)-page ## the status page in headless Chromium
+	$(PY) -m pytest tests/page $(PYTEST_ARGS)
+
+screenshot: $(STAMP)-package $(STAMP)-test $(STAMP)-page $(STAMP)-model ## docs/status-page.png, of the demo model
+	GGUF_WORKER_SCREENSHOT=docs/status-page.png $(PY) -m pytest -m real tests/page $(PYTEST_ARGS)
 
 check: $(STAMP)-package $(STAMP)-test $(STAMP)-check build/native/built ## format, lint, types, warnings; edits nothing
 	$(VENV)/bin/ruff check .
@@ -70,6 +80,9 @@ bench: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## answer each question in 
 
 faults: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## make every failure happen, print the table, write the evidence
 	$(PY) -m gguf_worker.testing --model "$$($(PY) tests/smollm2.py)" --evidence docs/evidence $(FAULTS_ARGS)
+
+faults-mesh: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## the same for a mesh: nodes, streams, relay, receipts
+	$(PY) -m gguf_worker.testing.mesh --model "$$($(PY) tests/smollm2.py)" --evidence docs/evidence $(FAULTS_ARGS)
 
 clean: ## remove everything that make made
 	rm -rf build dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -101,6 +114,15 @@ $(STAMP)-package: $(STAMP)-llama pyproject.toml $(NATIVE_SOURCES)
 
 $(STAMP)-test: $(STAMP)-venv pyproject.toml
 	@$(call install_extra,test)
+	@touch $@
+
+$(STAMP)-page: $(STAMP)-venv pyproject.toml
+	@scripts/system-packages page
+	@$(call install_extra,page)
+	@touch $@
+
+$(STAMP)-nats: $(STAMP)-venv pyproject.toml
+	@$(call install_extra,nats)
 	@touch $@
 
 $(STAMP)-check: $(STAMP)-venv pyproject.toml

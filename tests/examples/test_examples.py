@@ -89,3 +89,22 @@ def test_example_ends_with_one_line_where_the_model_is_not_there() -> None:
         assert done.returncode == 1
         assert "error: " in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_mesh_in_one_process_generates_and_bills(tmp_path: Path) -> None:
+    """Two nodes and a client: the text of one worker, and a receipt of each node."""
+    certificate = tmp_path / "certificate.json"
+    command = ["-m", "gguf_worker.cli", "certify", *FAKE, "--cuts", "6", "--steps", "1", "-p", "x"]
+    subprocess.run(
+        [sys.executable, *command, "--output", certificate],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    alone = run("embed.py", *FAKE, "--max-tokens", "16")
+    meshed = run("mesh.py", *FAKE, "--max-tokens", "16", "--cut", "6", "--certificate", str(certificate))
+    assert meshed.stdout == alone.stdout != ""
+    assert "route: first (layers 0:6), second (layers 6:12)" in meshed.stderr
+    assert "receipt of first: layers 0:6, " in meshed.stderr
+    assert "receipt of second: layers 6:12, " in meshed.stderr

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -25,6 +26,7 @@ from gguf_worker.cli.errors import CommandError
 from gguf_worker.identity import Recipe
 
 if TYPE_CHECKING:
+    from gguf_worker.node.nats import NatsOptions
     from gguf_worker.protocol.messages import Sampling
     from gguf_worker.supervision.spec import ShardSpec
 
@@ -38,6 +40,7 @@ USUAL_SESSIONS = 4
 RECIPE_PANEL = "Recipe: what a result depends on; the stages of a route must agree"
 SAMPLING_PANEL = "Sampling: how a token is drawn"
 HOST_PANEL = "This machine: nothing here changes a result"
+TRACKER_PANEL = "Tracker: where nodes find each other"
 
 Model = Annotated[
     str,
@@ -100,6 +103,10 @@ def _sampling(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002
 
 def _host(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002
     return typer.Option(*names, help=help, rich_help_panel=HOST_PANEL, **settings)
+
+
+def _tracker(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002
+    return typer.Option(*names, help=help, rich_help_panel=TRACKER_PANEL, **settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -513,6 +520,84 @@ class HostOptions:
             numa=self.numa,
             check_memory=self.memory_check,
             cache_dir=self.cache_folder,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerOptions:
+    """Where the nodes of a mesh are registered, and how that place is reached."""
+
+    tracker: Annotated[
+        str | None,
+        _tracker(
+            "--tracker",
+            metavar="URL",
+            help="nats://HOST:PORT or tls://HOST:PORT of a NATS server with JetStream; several, separated by "
+            "commas, are one cluster. memory is for one process only.",
+        ),
+    ] = None
+    nats_creds: Annotated[
+        Path | None, _tracker("--nats-creds", metavar="FILE", help="NATS credentials file of this user.")
+    ] = None
+    nats_token_env: Annotated[
+        str | None,
+        _tracker(
+            "--nats-token-env",
+            metavar="NAME",
+            help="Environment variable that holds the NATS token, so that no command line shows it.",
+        ),
+    ] = None
+    nats_ca: Annotated[
+        Path | None,
+        _tracker("--nats-ca", metavar="FILE", help="Certificates of the authority that vouches for NATS."),
+    ] = None
+    nats_cert: Annotated[
+        Path | None, _tracker("--nats-cert", metavar="FILE", help="Certificate that this side shows to NATS.")
+    ] = None
+    nats_key: Annotated[
+        Path | None, _tracker("--nats-key", metavar="FILE", help="Private key of --nats-cert.")
+    ] = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the mesh is this one process."""
+        return self.tracker == "memory"
+
+    def nats_options(self, name: str) -> NatsOptions:
+        """How `name`, as the server's own lists show it, connects. Raises CommandError."""
+        from gguf_worker.node.nats import NatsOptions, safe_url
+
+        if self.tracker is None:
+            raise CommandError("no tracker was given", remedy="give --tracker nats://HOST:PORT")
+        if self.in_memory:
+            raise CommandError(
+                "--tracker memory is known to its own process only, and this is another one",
+                remedy="give --tracker nats://HOST:PORT to this command and to the nodes",
+            )
+        urls = tuple(self.tracker.split(","))
+        if not all(re.fullmatch(r"(nats|tls|ws|wss)://[^\s,]+", url) for url in urls):
+            named = safe_url(self.tracker)  # as a whole: a password may have commas
+            raise CommandError(f"--tracker {named} is no tracker", remedy="write nats://HOST:PORT")
+        if (self.nats_cert is None) != (self.nats_key is None):
+            raise CommandError("--nats-cert and --nats-key belong together", remedy="give both")
+        return NatsOptions(
+            servers=urls,
+            name=name,
+            credentials=self.nats_creds,
+            token=self._token(),
+            tls_ca=self.nats_ca,
+            tls_certificate=self.nats_cert,
+            tls_key=self.nats_key,
+        )
+
+    def _token(self) -> str | None:
+        if self.nats_token_env is None:
+            return None
+        if token := os.environ.get(self.nats_token_env):
+            return token
+        raise CommandError(
+            f"--nats-token-env {self.nats_token_env}: there is no such variable, or it is empty",
+            remedy=f"export {self.nats_token_env}=TOKEN",
         )
 
 
