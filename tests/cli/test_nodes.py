@@ -32,7 +32,7 @@ def test_nodes_are_a_table() -> None:
     """One row for each stage; what was refused below it."""
     known = View(
         registrations={one.node: one for one in (*HALVES, registration("node-c"))},
-        refused={"node-x": "it speaks version 2.0\x1b[2J"},
+        refused={"node-x": "it speaks version 2.0\x1b[2J\nnode-y  is fine"},
     )
     text = nodes.describe(known, {"node-a": 0.51})
     lines = [line.split() for line in text.splitlines()]
@@ -42,11 +42,18 @@ def test_nodes_are_a_table() -> None:
     assert lines[3][3:5] == ["no", "stage"]
     assert "\x1b" not in text
     assert "version 2.0" in text
+    assert not any(line.startswith("node-y") for line in text.splitlines())
 
 
 def test_empty_mesh_is_said_to_be_empty() -> None:
     assert nodes.describe(View()) == "no node is registered"
     assert routes.describe(form_routes(View())) == "no route"
+
+
+def test_name_of_a_model_forges_no_line() -> None:
+    """It is told by whoever registers."""
+    text = routes.describe(form_routes(view(registration("node-a", stage(0, 10, name="toy\nnode-b: fine")))))
+    assert not any(line.startswith("node-b") for line in text.splitlines())
 
 
 def test_routes_are_shown_with_their_stages_and_the_reasons_for_the_rest() -> None:
@@ -126,6 +133,7 @@ def test_tracker_options_become_a_connection(monkeypatch: pytest.MonkeyPatch) ->
         (TrackerOptions(), "--tracker nats://"),
         (TrackerOptions(tracker="memory"), "its own process only"),
         (TrackerOptions(tracker="http://user:secret@host"), "write nats://HOST:PORT"),
+        (TrackerOptions(tracker="nats://user:secret,2@host"), "write nats://HOST:PORT"),
         (TrackerOptions(tracker="nats://one:4222, nats://two:4222"), "write nats://HOST:PORT"),
         (TrackerOptions(tracker="nats://one:4222", nats_cert=Path("cert")), "belong together"),
         (TrackerOptions(tracker="nats://one:4222", nats_token_env="NOT_SET_ANYWHERE"), "export"),

@@ -75,6 +75,14 @@ async def test_what_is_no_url_is_refused(url: str) -> None:
     assert (await refused(NatsOptions(servers=(url,)))).code == "nats_options"
 
 
+async def test_password_that_no_url_takes_is_never_told() -> None:
+    """Wherever the URL is cut by it."""
+    options = NatsOptions(servers=("nats://user:sec/ret@127.0.0.1:1",), connect_timeout_s=0.05)
+    error = await refused(options)
+    assert (error.code, "sec" in error.message + repr(options)) == ("nats_options", False)
+    assert "nats://HOST:PORT" in error.message
+
+
 async def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     for options in (NatsOptions(credentials=missing), NatsOptions(tls_ca=missing)):
@@ -97,6 +105,8 @@ async def test_connecting_can_be_cancelled() -> None:
         ("token@host", "nats://host"),
         ("tls://host:1/", "tls://host:1/"),
         ("nats://a@b@host", "nats://host"),
+        ("nats://user:wo/rd@host", "nats://host"),
+        ("nats://user:wo?r#d@host:1", "nats://host:1"),
     ],
 )
 def test_a_safe_url_has_no_secrets(url: str, safe: str) -> None:

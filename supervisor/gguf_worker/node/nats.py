@@ -17,7 +17,6 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 from nats import errors
@@ -50,7 +49,7 @@ class NatsError(GgufWorkerError):
 class NatsOptions:
     """How a node reaches its NATS."""
 
-    servers: tuple[str, ...] = (DEFAULT_URL,)
+    servers: tuple[str, ...] = field(default=(DEFAULT_URL,), repr=False)
     """URLs of one cluster: nats://HOST:PORT, or tls:// where TLS is wanted. What stands before an @ in a URL
     is a token or user:password, and is never logged."""
     name: str = "gguf-worker"
@@ -152,7 +151,8 @@ class Nats:
                 self._has_connected()
                 return
         except (errors.Error, OSError, ValueError) as error:  # options that the library does not like
-            raise NatsError(f"{self.url}: {_words(error)}", code="nats_options") from error
+            text = f"{self.url}: {_words(error)} (write nats://HOST:PORT, and check the credentials)"
+            raise NatsError(text, code="nats_options") from error
         raise NatsError(
             f"no NATS server answers at {self.url} within {timeout_s:g} s; start one or correct the URL",
             code="nats_unreachable",
@@ -311,9 +311,9 @@ def nats_errors(what: str) -> Iterator[None]:
 
 
 def safe_url(url: str) -> str:
-    """The URL without what stands before its @."""
-    parts = urlsplit(url if "://" in url else f"nats://{url}")
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    """The URL without what stands before its last @, whatever characters a password has."""
+    scheme, _, rest = url.partition("://") if "://" in url else ("nats", "", url)
+    return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 def _words(error: Exception) -> str:

@@ -91,6 +91,7 @@ async def test_full_disk_holds_up_new_works_and_loses_nothing(
         with pytest.raises(LedgerError) as raised:
             await ledger.open(Work(), artifact=ARTIFACT, layers=LAYERS)
         assert raised.value.retryable
+        assert raised.value is not ledger.failure  # it would keep the frames of everybody who is refused
         limit.execute("PRAGMA max_page_count = 100000")
         clock.advance(0.5)
         await ledger.flush()

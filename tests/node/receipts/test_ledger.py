@@ -221,6 +221,22 @@ async def test_full_synchronisation_waits_for_the_disk(
     assert len(stored()) == 1
 
 
+async def test_sessions_that_end_while_the_disk_is_waited_for_are_one_receipt(
+    make_ledger: MakeLedger, stored: Stored
+) -> None:
+    """The first one waits for the disk when the second one ends the work."""
+    async with make_ledger(synchronous="full") as ledger:
+        entries = [await opened(ledger, Work(work_id="work"), layers) for layers in ((0, 8), (8, 16))]
+        async with anyio.create_task_group() as tasks:
+            for entry in entries:
+                await entry.count(use(0, 1))
+                tasks.start_soon(entry.close, "stop")
+        await ledger.flush()
+        (receipt,) = stored()
+        assert (receipt.rows, receipt.sessions) == (2, 2)
+        assert ledger.open_works == 0
+
+
 @pytest.mark.parametrize("turns", range(0, 24, 3))
 async def test_cancellation_leaves_nothing_behind(
     make_ledger: MakeLedger, stored: Stored, turns: int

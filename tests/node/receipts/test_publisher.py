@@ -15,6 +15,7 @@ import pytest
 from gguf_worker._tasks import plain_task_group
 from gguf_worker.node.nats import Nats, NatsError, NatsOptions, connect_nats
 from gguf_worker.node.receipts import publisher
+from gguf_worker.node.receipts.errors import LedgerError
 from gguf_worker.node.receipts.ledger import SqliteLedger
 from gguf_worker.node.receipts.publisher import publishing
 from gguf_worker.node.receipts.query import ReceiptQuery, open_ledger
@@ -22,6 +23,7 @@ from gguf_worker.node.receipts.stream import STREAM, make_stream, publish, publi
 from gguf_worker.testing import receipts as lives
 from gguf_worker.testing.nats import NatsServer
 from gguf_worker.work import Work
+from gguf_worker_v1 import receipt_pb2
 from ledgers import ARTIFACT, LAYERS, MakeLedger, receipt, use
 
 pytestmark = pytest.mark.anyio
@@ -135,6 +137,20 @@ async def test_end_settles_and_publishes_what_is_left(make_ledger: MakeLedger) -
         assert [each.finish_reason async for each in published_receipts(nats)] == ["interrupted"]
 
 
+async def test_node_that_fails_publishes_its_last_receipts(make_ledger: MakeLedger) -> None:
+    async with NatsServer(jetstream=True) as server, connected(server) as nats, make_ledger() as ledger:
+
+        async def fail() -> None:
+            async with publishing(ledger, nats):
+                entry = await ledger.open(Work(work_id="work"), artifact=ARTIFACT, layers=LAYERS)
+                await entry.count(use(0, 1))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert await published(nats) == ["work"]
+
+
 async def test_server_without_streams_is_waited_for(make_ledger: MakeLedger) -> None:
     """The node goes on, and says what is wrong."""
     async with NatsServer(jetstream=False) as server, connected(server) as nats, make_ledger() as ledger:
@@ -146,6 +162,42 @@ async def test_server_without_streams_is_waited_for(make_ledger: MakeLedger) -> 
         assert len(await ledger.unpublished(10)) == 1
         with pytest.raises(NatsError):
             await make_stream(nats)
+
+
+async def test_what_is_no_receipt_of_its_subject_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Garbage, another node's work, and figures that no node has: the others are read all the same."""
+    spoilt = [
+        (subject_of("garbage", "node-b"), b"\xff\xff"),
+        (subject_of("work", "node-b"), receipt("work", node="node-a", rows=99).SerializeToString()),
+        (subject_of("huge", "node-b"), receipt("huge", node="node-b", rows=1 << 63).SerializeToString()),
+        (
+            subject_of("late", "node-b"),
+            receipt("late", node="node-b", settled_at_ms=1 << 52).SerializeToString(),
+        ),
+    ]
+    async with NatsServer(jetstream=True) as server, connected(server) as nats:
+        await make_stream(nats)
+        for subject, data in spoilt:
+            await nats.jetstream.publish(subject, data, stream=STREAM)
+        assert await publish(nats, receipt("work", node="node-a")) is None
+        assert [(each.node, each.rows) async for each in published_receipts(nats)] == [("node-a", 3)]
+        assert await publish(nats, receipt("garbage", node="node-b")) == receipt_pb2.Receipt()
+    refused = [one for one in caplog.records if getattr(one, "event", "") == "receipt_refused"]
+    assert len(refused) == len(spoilt)
+
+
+async def test_ledger_that_fails_at_the_end_is_no_failure(
+    make_ledger: MakeLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left is published after the next start."""
+
+    async def fails() -> None:
+        raise LedgerError("the disk failed")
+
+    async with NatsServer(jetstream=True) as server, connected(server) as nats, make_ledger() as ledger:
+        monkeypatch.setattr(ledger, "wait_published", fails)
+        async with publishing(ledger, nats):
+            await settle(ledger, "work")
 
 
 async def test_mesh_without_a_stream_has_no_receipts() -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from typing import Any
 
 import anyio
 import pytest
@@ -80,14 +81,31 @@ async def test_lease_ends_without_any_word_of_the_server(server: NatsServer) -> 
             await view_where(tracker, lambda view: not names(view))
 
 
-async def test_watch_that_begins_anew_renews_no_lease(server: NatsServer) -> None:
+async def test_watch_that_begins_anew_renews_no_lease(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last publication is seen again, several times, and counts once."""
-    async with tracking(server, replace(QUICK, quiet_s=0.05)) as tracker:
-        await tracker.publish(registration("node-a", lease_s=0.5))
+    clock = ManualClock()
+    async with tracking(server, replace(QUICK, quiet_s=0.05), clock) as tracker:
+        await tracker.publish(registration("node-a"))
         await view_where(tracker, lambda view: bool(names(view)))
-        began = anyio.current_time()
-        await view_where(tracker, lambda view: not names(view))
-        assert anyio.current_time() - began < 0.9
+        clock.advance(5)
+        watch, begun = tracker._nodes.watch, 0
+        again = anyio.Event()
+
+        async def watched(*arguments: Any) -> None:
+            nonlocal begun
+            begun += 1
+            if begun == 3:
+                again.set()
+            await watch(*arguments)
+
+        monkeypatch.setattr(tracker._nodes, "watch", watched)
+        with anyio.fail_after(5):
+            await again.wait()
+        assert tracker.ages() == {"node-a": 5}
+        clock.advance(1)
+        assert not names(tracker.view())
 
 
 async def test_lease_runs_by_each_readers_own_clock(server: NatsServer) -> None:
@@ -280,6 +298,39 @@ async def test_garbage_in_the_bucket_harms_nobody(
     assert "node-e" in view.refused["node-d"]
     complaints = [one for one in caplog.records if getattr(one, "event", "") == "registration_refused"]
     assert len(complaints) == 3
+
+
+async def test_certificate_under_another_key_replaces_none(server: NatsServer) -> None:
+    """The first one of its id stands."""
+    certificate, other = registered.certificate(), registered.certificate(number=1)
+    forged = registered.certificate(exact=False)
+    forged.id = certificate.id
+    async with connected(server) as nats, tracking(server) as one:
+        await one.publish_certificate(certificate)
+        await (await nats.jetstream.key_value(CERTIFICATES)).put("x", forged.SerializeToString())
+        await one.publish_certificate(other)
+        view = await view_where(one, lambda view: other.id in view.certificates)
+    assert view.certificates[certificate.id] == certificate
+
+
+async def test_watch_that_is_cancelled_while_it_begins_leaves_nothing(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No subscription that every later connection would renew."""
+    async with connected(server) as nats, JetStreamTracker(nats, settings=QUICK) as one:
+        reached = anyio.Event()
+
+        async def hangs(*_: object) -> None:
+            reached.set()
+            await anyio.sleep_forever()
+
+        before = len(nats.client._subs)
+        monkeypatch.setattr("nats.js.manager.JetStreamManager.consumer_info", hangs)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one._certificates.watch, lambda _: None, lambda: None, 5.0)
+            await reached.wait()
+            tasks.cancel_scope.cancel()
+        assert len(nats.client._subs) == before
 
 
 async def test_server_forgets_a_dead_node_with_its_lease(server: NatsServer) -> None:

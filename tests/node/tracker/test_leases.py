@@ -103,6 +103,24 @@ def test_number_of_nodes_is_bounded(leases: Leases, clock: ManualClock) -> None:
     assert leases.saw(registration("one-more"))
 
 
+def test_renewal_is_no_change(leases: Leases, clock: ManualClock) -> None:
+    """It costs nothing for the other nodes: who waits looks again when the first lease may have ended, and
+    then for the next one that really ends."""
+    leases.saw(registration("node-a", lease_s=6.0))
+    leases.saw(registration("node-b", lease_s=9.0))
+    before, view = leases.changes, leases.view()
+    clock.advance(4.0)
+    leases.saw(registration("node-a", lease_s=6.0))
+    assert leases.changes == before
+    assert leases.next_look() == 1006.0
+    clock.advance(2.0)
+    assert leases.view() is view
+    assert leases.next_look() == 1009.0
+    clock.advance(3.0)
+    assert set(leases.view().registrations) == {"node-a"}
+    assert leases.changes == before + 1
+
+
 def test_certificates_stay(leases: Leases, clock: ManualClock) -> None:
     """Until they are taken back."""
     certificate = registered.certificate()

@@ -103,6 +103,7 @@ FAULTS: dict[str, Callable[[Registration], object]] = {
     "build class": lambda made: setattr(made.stages[0].build, "build_class", ""),
     "capacity": lambda made: setattr(made.stages[0].capacity, "max_sessions", 0),
     "text is longer": lambda made: setattr(made.stages[0].model, "name", "x" * 2000),
+    "a text is longer": lambda made: setattr(made.stages[0].model, "architecture", "x" * 2000),
 }
 
 

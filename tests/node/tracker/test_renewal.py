@@ -139,8 +139,11 @@ async def test_end_does_not_hang_on_a_tracker_that_is_away(clock: ManualClock) -
         await clock.someone_sleeps_until(clock.now() + 2.0)
 
 
-async def test_node_whose_name_was_taken_is_told(clock: ManualClock) -> None:
+async def test_node_whose_name_was_taken_is_told(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """It ends, and leaves the later one in its place."""
+    caplog.set_level(logging.INFO)
     tracker, node = MemoryTracker(clock), Node("old")
 
     async def take_over() -> None:
@@ -155,3 +158,5 @@ async def test_node_whose_name_was_taken_is_told(clock: ManualClock) -> None:
             with pytest.raises(Superseded, match="node-a"):
                 await register_and_renew(tracker, node.describe, node.wait_for_change, clock=clock)
     assert tracker.view().registrations["node-a"].instance == "new"
+    events = [getattr(record, "event", "") for record in caplog.records]
+    assert events == ["registered", "superseded"]

@@ -1,9 +1,9 @@
 """The ledger of a node: works that go on in memory and in slots, settled ones in SQLite.
 
-The event loop writes slots only, which takes microseconds and waits for no disk. A settled work's slot says
-so before anything else; from there a task of the ledger's own moves it into the database, and tries again for
-as long as the database cannot be written. A process that dies leaves its slots, and the next one goes on with
-them.
+The event loop writes slots, which takes microseconds and waits for no disk, and looks a new work up by its
+key. A settled work's slot says so before anything else; from there a task of the ledger's own moves it into
+the database, and tries again for as long as that cannot be written. A process that dies leaves its slots, and
+the next one goes on with them.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class SqliteLedger:
         """Begins or goes on with a work. Raises WorkSettled, WorkConflict, and another LedgerError where what
         it computes could not be written down."""
         if self._failure is not None:
-            raise self._failure
+            raise _again(self._failure)
         opened = self._works.get(work.work_id)
         if opened is None:
             opened = self._begin(work, artifact, layers)
@@ -222,9 +222,9 @@ class SqliteLedger:
         work.sessions -= 1
         if work.is_over:
             return
-        if finish_reason and not work.receipt.finish_reason:
+        is_settled = bool(finish_reason) and not work.receipt.finish_reason
+        if is_settled:
             self._settle(work, finish_reason)
-            await self._synchronise()
         if work.receipt.finish_reason and not work.sessions:
             self._complete(work)
         elif work.is_waiting and work.receipt.rows:
@@ -232,6 +232,8 @@ class SqliteLedger:
             self._wake_settling.set()
         elif work.is_waiting:  # refused, or lost at once: as if it had not come
             self._forget(work)
+        if is_settled:  # and last: other sessions of the work end meanwhile
+            await self._synchronise()
 
     def _settle(self, work: OpenWork, finish_reason: str) -> None:
         settle(work.receipt, finish_reason, self._now_ms())
@@ -366,6 +368,11 @@ class _Entry:
         if not self._closed:
             self._closed = True
             await self._ledger._close(self._work, finish_reason)
+
+
+def _again(error: LedgerError) -> LedgerError:
+    """The same error, to be raised: one that is raised many times keeps the frames of each of them."""
+    return type(error)(error.message, code=error.code, retryable=error.retryable, fields=error.fields)
 
 
 def slots_path(path: Path) -> Path:

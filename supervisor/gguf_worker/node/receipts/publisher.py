@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import anyio
@@ -37,11 +37,16 @@ async def publishing(ledger: SqliteLedger, nats: Nats, *, replicas: int = 1) -> 
     open then is settled, and the last receipts are waited for, for `LAST_S`."""
     async with plain_task_group() as tasks:
         tasks.start_soon(partial(publish_receipts, ledger, nats, replicas=replicas), name="receipts to NATS")
-        yield
-        ledger.settle_open()
-        with anyio.move_on_after(LAST_S):
-            await ledger.wait_published()
-        tasks.cancel_scope.cancel()
+        try:
+            yield
+        finally:
+            ledger.settle_open()
+            with (
+                anyio.move_on_after(LAST_S),
+                suppress(LedgerError),
+            ):  # they are published after the next start
+                await ledger.wait_published()
+            tasks.cancel_scope.cancel()
 
 
 async def publish_receipts(ledger: SqliteLedger, nats: Nats, *, replicas: int = 1) -> None:

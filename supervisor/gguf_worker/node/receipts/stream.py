@@ -4,9 +4,11 @@ one and refuses it, whenever it comes."""
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import AsyncIterator
 
+from google.protobuf.message import DecodeError
 from nats.js.api import (
     AckPolicy,
     ConsumerConfig,
@@ -18,8 +20,11 @@ from nats.js.api import (
 )
 from nats.js.errors import APIError, NotFoundError
 
+from gguf_worker.logs import log_event
 from gguf_worker.node.nats import Nats, nats_errors
 from gguf_worker_v1 import receipt_pb2
+
+log = logging.getLogger(__name__)
 
 STREAM = "gguf-worker-receipts"
 SUBJECTS = "gguf-worker.receipts.>"
@@ -29,8 +34,15 @@ ANSWER_S = 5.0
 
 _WRONG_LAST_SEQUENCE = 10071
 """The server's code for a subject that has a message already."""
+_MOST = (1 << 53) - 1
+"""Of any figure: more than a node computes in its life, and a number in every JSON reader and database."""
+_LATEST_MS = 253_402_300_800_000
+"""The year 10000."""
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _PAGE = 256
+_FIGURES = frozenset(
+    field.name for field in receipt_pb2.Receipt.DESCRIPTOR.fields if field.cpp_type == field.CPPTYPE_UINT64
+)
 
 
 def subject_of(work_id: str, node: str) -> str:
@@ -69,8 +81,24 @@ async def publish(nats: Nats, receipt: receipt_pb2.Receipt) -> receipt_pb2.Recei
             return None
         subject = subject_of(receipt.work_id, receipt.node)
         stored = await nats.jetstream.get_last_msg(STREAM, subject)
-    found = receipt_pb2.Receipt.FromString(stored.data or b"")
+    found = read_receipt(subject, stored.data or b"") or receipt_pb2.Receipt()
     return None if found == receipt else found
+
+
+def read_receipt(subject: str, data: bytes) -> receipt_pb2.Receipt | None:
+    """The receipt of a message; None where it is none, or none of the work and node that the subject names:
+    who may write a node's subjects speaks for that node only."""
+    try:
+        receipt = receipt_pb2.Receipt.FromString(data)
+    except DecodeError:
+        return None
+    figures = (value for field, value in receipt.ListFields() if field.name in _FIGURES)
+    is_one = (
+        subject == subject_of(receipt.work_id, receipt.node)
+        and all(value <= _MOST for value in figures)
+        and max(receipt.opened_at_ms, receipt.settled_at_ms) < _LATEST_MS
+    )
+    return receipt if is_one else None
 
 
 async def _append(nats: Nats, receipt: receipt_pb2.Receipt) -> bool:
@@ -95,8 +123,8 @@ async def _append(nats: Nats, receipt: receipt_pb2.Receipt) -> bool:
 
 
 async def published_receipts(nats: Nats, *, node: str | None = None) -> AsyncIterator[receipt_pb2.Receipt]:
-    """Every receipt that the stream holds now, the oldest first; none where there is no stream. Raises
-    NatsError."""
+    """Every receipt that the stream holds now, the oldest first; none where there is no stream. What is no
+    receipt of its subject is left out and logged. Raises NatsError."""
     with nats_errors(f"{nats.url} does not give its receipts"):
         try:
             reader = await nats.jetstream.pull_subscribe(
@@ -114,6 +142,14 @@ async def published_receipts(nats: Nats, *, node: str | None = None) -> AsyncIte
                 messages = await reader.fetch(min(left, _PAGE), timeout=ANSWER_S)
                 left -= len(messages)
                 for message in messages:
-                    yield receipt_pb2.Receipt.FromString(message.data)
+                    if (receipt := read_receipt(message.subject, message.data)) is not None:
+                        yield receipt
+                    else:
+                        _say_refused(message.subject)
         finally:
             await reader.unsubscribe()
+
+
+def _say_refused(subject: str) -> None:
+    text = f"a message on {subject[:256]} is no receipt of that work and node, and is left out"
+    log_event(log, logging.WARNING, "receipt_refused", text, subject=subject[:256])

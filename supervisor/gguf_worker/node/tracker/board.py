@@ -19,6 +19,7 @@ class Board:
         self._clock = clock
         self.leases = Leases(clock)
         self._news = anyio.Event()
+        self._changes_told = 0
 
     def view(self) -> View:
         """What is known now."""
@@ -35,13 +36,16 @@ class Board:
         return now
 
     def announce(self) -> None:
-        """Wakes whoever waits: the leases may say something else."""
+        """Wakes whoever waits, where the leases say something else. A lease that is renewed wakes nobody."""
+        if self._changes_told == self.leases.changes:
+            return
+        self._changes_told = self.leases.changes
         self._news.set()
         self._news = anyio.Event()
 
     async def _wait(self, news: anyio.Event) -> None:
-        """For an announcement or the end of a lease."""
-        expiry = self.leases.next_expiry()
+        """For an announcement, or until a lease may have ended."""
+        expiry = self.leases.next_look()
         if expiry is None:
             await news.wait()
             return

@@ -5,6 +5,7 @@ Nothing here knows what is kept in them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,14 +15,15 @@ from typing import Any
 
 import anyio
 from nats import errors
-from nats.js.api import Header, KeyValueConfig, StorageType, StreamConfig
+from nats.aio.msg import Msg
+from nats.js.api import DeliverPolicy, Header, KeyValueConfig, StorageType, StreamConfig
 from nats.js.errors import (
     APIError,
     KeyNotFoundError,
     NotFoundError,
     ServiceUnavailableError,
 )
-from nats.js.kv import KV_DEL, KeyValue
+from nats.js.kv import KV_DEL, KV_MARKER_REASON, KV_OP, KeyValue
 
 from gguf_worker.errors import GgufWorkerError
 from gguf_worker.logs import log_event
@@ -32,6 +34,15 @@ log = logging.getLogger(__name__)
 
 UNWATCH_S = 1.0
 """How long the end of a watch waits for the server."""
+
+WATCH_KEPT_S = 300.0
+"""How long the server keeps a watch of which it hears nothing."""
+
+MESSAGES_AHEAD = 256
+"""Of a watch, that are here already."""
+
+_DELETIONS = (KV_DEL, "Remove")
+"""What a deletion is called by clients, and by the server."""
 
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 """What the server calls a comparison that failed."""
@@ -105,7 +116,7 @@ class Bucket:
         with self._calling():
             self._check_connected()
             found = await self._nats.jetstream.publish(
-                f"$KV.{self._config.name}.{key}",
+                self._prefix + key,
                 value,
                 headers={Header.EXPECTED_LAST_SUBJECT_SEQUENCE: str(last)},
                 msg_ttl=math.ceil(ttl_s) if ttl_s is not None and self._takes_ttl else None,
@@ -122,31 +133,65 @@ class Bucket:
     ) -> None:
         """Tells of the last value of every key, then that these were all, then of each new one. Returns when
         nothing came for `quiet_s`; then somebody looks anew, in case the server forgot the watch."""
-        async with self._watching() as watcher:
+        messages: asyncio.Queue[Msg] = asyncio.Queue(MESSAGES_AHEAD)
+        async with self._watching(messages) as is_empty:
+            if is_empty:
+                on_current()
+            is_current = is_empty
             while True:
                 try:
-                    found = await watcher.updates(timeout=quiet_s)  # type: ignore[no-untyped-call]
-                except errors.TimeoutError:
+                    with anyio.fail_after(quiet_s):
+                        message = await messages.get()
+                except TimeoutError:
                     return
-                if found is None:
+                if (entry := self._told(message)) is not None:
+                    on_entry(entry)
+                if not is_current and message.metadata.num_pending == 0:
+                    is_current = True
                     on_current()
-                elif found.operation is None:
-                    on_entry(_entry(found))
-                elif found.operation == KV_DEL:  # and not what the server forgets: leases end by clock
-                    on_entry(_entry(found, deleted=True))
 
     @asynccontextmanager
-    async def _watching(self) -> AsyncIterator[KeyValue.KeyWatcher]:
+    async def _watching(self, messages: asyncio.Queue[Msg]) -> AsyncIterator[bool]:
+        """Gives whether nothing is there yet. The library's own watch is not used: where it is cancelled
+        while it asks that, its subscription stays, and is renewed with every connection."""
+        self._check_connected()
         with self._calling():
-            watcher = await self._store.watchall()
+            subscription = await self._nats.jetstream.subscribe(
+                f"{self._prefix}>",
+                stream=f"KV_{self._config.name}",
+                cb=messages.put,
+                ordered_consumer=True,
+                deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+                inactive_threshold=WATCH_KEPT_S,
+            )
         try:
-            yield watcher
+            with self._calling():
+                found = await subscription.consumer_info()
+            yield found.num_pending == 0 and subscription.delivered == 0
         finally:
             with anyio.move_on_after(UNWATCH_S, shield=True):
                 try:
-                    await watcher.stop()  # type: ignore[no-untyped-call]
+                    await subscription.unsubscribe()
                 except errors.Error:
                     """The connection is gone, and the watch with it."""
+
+    def _told(self, message: Msg) -> Entry | None:
+        """None for what the server forgets: leases end by clock."""
+        headers = message.headers or {}
+        operation = headers.get(KV_OP) or headers.get(KV_MARKER_REASON)
+        if operation not in (None, *_DELETIONS):
+            return None
+        return Entry(
+            key=message.subject.removeprefix(self._prefix),
+            value=message.data if operation is None else None,
+            revision=message.metadata.sequence.stream,
+            written_at=message.metadata.timestamp,
+        )
+
+    @property
+    def _prefix(self) -> str:
+        """Of the subjects of keys."""
+        return f"$KV.{self._config.name}."
 
     @property
     def _store(self) -> KeyValue:

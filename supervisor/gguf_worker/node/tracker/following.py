@@ -54,18 +54,27 @@ class Follower:
         """Watches until the connection changes or the watch is silent. Raises TrackerError."""
         with anyio.CancelScope() as scope, self._nats.watching(lambda _: scope.cancel()):
             await self._bucket.open()
-            await self._write_again()
-            before, self._seen = self._seen, {}
+            try:
+                await self._write_again()
+            except TrackerError as error:  # who may not write reads all the same
+                log_event(log, logging.DEBUG, "tracker_unwritable", error.message, code=error.code)
+            there: set[str] = set()
 
             def take(entry: Entry) -> None:
                 """Not what was seen before: that a watch begins anew renews no lease."""
                 writing = (entry.revision, entry.written_at)
-                is_known = writing in (before.get(entry.key), self._seen.get(entry.key))
+                is_known = self._seen.get(entry.key) == writing
                 self._seen[entry.key] = writing
+                there.add(entry.key)
                 if not is_known:
                     self._saw(entry)
 
-            await self._bucket.watch(take, self._note_current, self._quiet_s)
+            def is_current() -> None:
+                """And forgets what the server has forgotten, now that everything that is there came."""
+                self._seen = {key: writing for key, writing in self._seen.items() if key in there}
+                self._note_current()
+
+            await self._bucket.watch(take, is_current, self._quiet_s)
 
     def _note_current(self) -> None:
         if self.failure is not None:

@@ -10,7 +10,7 @@ written again by whoever wrote it, as soon as there is a connection.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -61,7 +61,9 @@ class JetStreamSettings:
     open_s: float = 10.0
     """Until what was published before is in the view."""
     quiet_s: float = 5.0
-    """After which a watch that says nothing is made anew."""
+    """After which a watch of the nodes that says nothing is made anew."""
+    certificates_quiet_s: float = 30.0
+    """The same of the certificates, which are seldom anything new: each time all of them are sent."""
     retry_s: float = 0.5
     """Between attempts to watch."""
     replicas: int = 1
@@ -136,6 +138,8 @@ class JetStreamTracker:
         except TimeoutError as error:
             text = f"NATS at {self._nats.url} did not take {what} within {self._settings.timeout_s:g} s"
             raise TrackerError(text, retryable=True) from error
+        finally:
+            self._board.announce()  # a run that turned out to be over
 
     # ---- following ------------------------------------------------------------------------------
 
@@ -144,10 +148,7 @@ class JetStreamTracker:
         async with AsyncExitStack() as stack:
             tasks = await stack.enter_async_context(plain_task_group())
             stack.callback(tasks.cancel_scope.cancel)
-            followers = (
-                self._follower(self._nodes, self._saw_node, self._write_nodes_again),
-                self._follower(self._certificates, self._saw_certificate, self._write_certificates_again),
-            )
+            followers = (self._follower_of_nodes(), self._follower_of_certificates())
             for follower in followers:
                 tasks.start_soon(follower.run)
             with anyio.move_on_after(self._settings.open_s) as patience:
@@ -166,12 +167,24 @@ class JetStreamTracker:
     ) -> None:
         await self._stack.__aexit__(kind, error, trace)
 
-    def _follower(
-        self, bucket: Bucket, saw: Callable[[Entry], None], write_again: Callable[[], Awaitable[None]]
-    ) -> Follower:
-        settings = self._settings
+    def _follower_of_nodes(self) -> Follower:
         return Follower(
-            self._nats, bucket, saw, write_again, quiet_s=settings.quiet_s, retry_s=settings.retry_s
+            self._nats,
+            self._nodes,
+            self._saw_node,
+            self._write_nodes_again,
+            quiet_s=self._settings.quiet_s,
+            retry_s=self._settings.retry_s,
+        )
+
+    def _follower_of_certificates(self) -> Follower:
+        return Follower(
+            self._nats,
+            self._certificates,
+            self._saw_certificate,
+            self._write_certificates_again,
+            quiet_s=self._settings.certificates_quiet_s,
+            retry_s=self._settings.retry_s,
         )
 
     def _saw_node(self, entry: Entry) -> None:
@@ -207,9 +220,13 @@ class JetStreamTracker:
             if entry.value is None:
                 self._board.leases.lost_certificate(entry.key)
             else:
-                self._board.leases.saw_certificate(read_certificate(entry.value))
+                certificate = read_certificate(entry.value)
+                if certificate.id != entry.key:
+                    raise RegistrationRefused(f"it is certificate {certificate.id}")
+                self._board.leases.saw_certificate(certificate)
         except GgufWorkerError as error:
-            log_event(log, logging.WARNING, "certificate_refused", error.message, key=entry.key[:64])
+            text = f"what is kept as certificate {entry.key[:64]} is not taken: {error.message}"
+            log_event(log, logging.WARNING, "certificate_refused", text, key=entry.key[:64])
         self._board.announce()
 
     async def _write_nodes_again(self) -> None:

@@ -6,6 +6,7 @@ prolongs one. A lease begins when this reader sees a publication, whatever the w
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +42,11 @@ class Leases:
         self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._certificates: dict[str, registration_pb2.Certificate] = {}
         self._view = View()
-        self._is_stale = False
+        self._changes_shown = 0
+        self.changes = 0
+        """Rises with everything that makes the view another one."""
+        self._look_at = math.inf
+        """No lease ends before this moment; so a renewal costs nothing for the other nodes."""
 
     # ---- what was seen --------------------------------------------------------------------------
 
@@ -68,7 +73,7 @@ class Leases:
         """A run of the node is over; None is the one that is registered now."""
         held = self._registration(node)
         if instance is None or (held is not None and held.instance == instance):
-            self._is_stale |= self._held.pop(node, None) is not None
+            self.changes += self._held.pop(node, None) is not None
         if ended := instance or (held.instance if held is not None else None):
             self._end(node, ended)
 
@@ -79,11 +84,11 @@ class Leases:
     def saw_certificate(self, certificate: registration_pb2.Certificate) -> None:
         """A certificate is known."""
         self._certificates[certificate.id] = certificate
-        self._is_stale = True
+        self.changes += 1
 
     def lost_certificate(self, id: str) -> None:  # noqa: A002 - the certificate's own word
         """A certificate was taken back."""
-        self._is_stale |= self._certificates.pop(id, None) is not None
+        self.changes += self._certificates.pop(id, None) is not None
 
     def _registration(self, node: str) -> registration_pb2.Registration | None:
         """The node's, while its lease runs."""
@@ -105,10 +110,11 @@ class Leases:
     ) -> None:
         now = self._clock.now()
         before = self._held.get(node)
-        self._is_stale |= before is None or (before.registration, before.reason) != (registration, reason)
+        self.changes += before is None or (before.registration, before.reason) != (registration, reason)
         self._held[node] = _Held(
             registration=registration, reason=reason, seen_at=now, expires_at=now + lease_s
         )
+        self._look_at = min(self._look_at, now + lease_s)
 
     def _end(self, node: str, instance: str) -> None:
         self._ended[node, instance] = None
@@ -120,8 +126,8 @@ class Leases:
     def view(self) -> View:
         """What stands now; the same object as long as nothing is different."""
         self._expire()
-        if self._is_stale:
-            self._view, self._is_stale = self._make_view(), False
+        if self._changes_shown != self.changes:
+            self._view, self._changes_shown = self._make_view(), self.changes
         return self._view
 
     def _make_view(self) -> View:
@@ -138,12 +144,15 @@ class Leases:
         now = self._clock.now()
         return {name: now - held.seen_at for name, held in self._held.items()}
 
-    def next_expiry(self) -> float | None:
-        """The moment at which the next lease ends where none is renewed; None where there is none."""
-        return min((held.expires_at for held in self._held.values()), default=None)
+    def next_look(self) -> float | None:
+        """The first moment at which a lease may end; None where there is none."""
+        return None if math.isinf(self._look_at) else self._look_at
 
     def _expire(self) -> None:
         now = self._clock.now()
+        if now < self._look_at:
+            return
         standing = {name: held for name, held in self._held.items() if held.expires_at > now}
-        self._is_stale |= len(standing) != len(self._held)
+        self.changes += len(standing) != len(self._held)
         self._held = standing
+        self._look_at = min((held.expires_at for held in standing.values()), default=math.inf)

@@ -184,7 +184,8 @@ def stage_fault(stage: common_pb2.Stage) -> str | None:
         return f"{layers}: {attested[2]} layers of {attested[0]}:{attested[1]} were attested"
     if not (stage.build.engine and stage.build.build_class and stage.capacity.max_sessions):
         return f"{layers}: engine, build class or capacity were not attested"
-    texts = (stage.build.engine, stage.build.build_class, stage.build.library_commit, stage.model.name)
+    build, model = stage.build, stage.model
+    texts = (build.engine, build.build_class, build.library_commit, model.name, model.architecture)
     if any(len(text) > MAX_TEXT for text in texts):
         return f"{layers}: a text is longer than {MAX_TEXT} characters"
     return None

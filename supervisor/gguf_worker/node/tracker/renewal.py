@@ -94,6 +94,7 @@ class _Renewal:
             await self._tracker.publish(self._last)
         except Superseded as error:
             log_event(log, logging.ERROR, "superseded", error.message, node=node)
+            self._last = registration_pb2.Registration()  # nothing of this run is left
             raise
         except GgufWorkerError as error:
             level = logging.DEBUG if self._has_failed else logging.WARNING
