@@ -62,7 +62,7 @@ class Mirror:
             state="ready",
         )
 
-    async def wait_for_change(self) -> None:
+    async def wait_for_change(self, seen: common_pb2.Stage) -> None:  # noqa: ARG002 - it never changes
         await anyio.sleep_forever()
 
     async def open(self, identity: common_pb2.Identity, sampling: Sampling, work: Work) -> Mirror:  # noqa: ARG002

@@ -203,6 +203,16 @@ def test_recipe_as_text() -> None:
     assert len(text) == len(Recipe().to_map())
 
 
+def test_rows_behind_millions_of_fields_are_left_to_protobuf() -> None:
+    """Walking over them here would hold up every other stream."""
+    frame = stage_pb2.StageFrame(request=1, forward=stage_pb2.Forward(position=2))
+    rows = bytes(frames.LARGE_BYTES)
+    read = frames.decode(b"\x08\x07" * 20 + frames.encode(frame, "hidden", rows))
+    assert read.rows == rows
+    assert not isinstance(read.rows, memoryview)
+    assert (read.message.request, read.message.forward.position) == (1, 2)
+
+
 def test_identities_differ_field_by_field() -> None:
     one = identity_to_pb(Identity(artifact="a" * 64, start=0, end=4, recipe=Recipe(), shard="b" * 64))
     other = identity_to_pb(Identity(artifact="a" * 64, start=0, end=5, recipe=Recipe(n_threads=2)))

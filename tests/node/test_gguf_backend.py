@@ -60,18 +60,20 @@ async def test_load_is_the_last_one_that_was_asked_for() -> None:
 async def test_change_is_not_missed_between_two_looks() -> None:
     supervisor = Supervisor(spec(), settings=replace(SETTINGS, restart=PROMPT))
     backend = GgufBackend(supervisor)
-    backend.describe()
+    before = backend.describe()
     with anyio.fail_after(20):
         async with supervisor as worker:
-            await backend.wait_for_change()  # it became ready since
-            assert backend.describe().state == "ready"
+            assert backend.describe().state == "ready"  # as somebody else may look meanwhile
+            await backend.wait_for_change(before)
+            seen = backend.describe()
             os.kill(worker.pid, signal.SIGKILL)
             states: list[str] = []
             while not states or states[-1] != "ready":
-                await backend.wait_for_change()
-                states.append(backend.describe().state)
+                await backend.wait_for_change(seen)
+                seen = backend.describe()
+                states.append(seen.state)
             assert states[0] == "starting"
-            assert backend.describe().restarts == 1
+            assert seen.restarts == 1
 
 
 async def test_worker_that_is_gone_takes_no_session_until_it_is_back() -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -22,13 +23,15 @@ from gguf_worker.errors import (
     RequestTimeout,
     StageLost,
 )
-from gguf_worker.node import stage_link
+from gguf_worker.node import stage_link, versions
 from gguf_worker.node.gguf_backend import GgufBackend
 from gguf_worker.node.remote_session import RemoteSession, RemoteTimeouts
 from gguf_worker.node.remote_stage import RemoteStage
 from gguf_worker.node.transport import Transport, TransportClosed
 from gguf_worker.protocol.messages import Output, Sampling
+from gguf_worker.testing.memory_transport import MemoryLink
 from gguf_worker.work import Work
+from gguf_worker_v1 import stage_pb2
 from node.rigs import NODE, TOKENS, Rig, node, rig_of
 from node.toy_backend import ToyBackend
 
@@ -181,6 +184,73 @@ async def test_forward_that_is_cancelled_while_it_is_sent(
                 await forward(session, 9)
             await session.release()
         await rig.ended()
+
+
+HELLO = stage_pb2.StageFrame(hello=stage_pb2.Hello(version=versions.version()))
+OPENED = stage_pb2.StageFrame(request=1, opened=stage_pb2.Opened(session="s"))
+
+
+async def forward_once(stage: RemoteStage) -> None:
+    session = await stage.open_session()
+    try:
+        await forward(session, 1, 2)
+    finally:
+        assert session.position == 0
+        await session.release()
+
+
+def result(**fields: Any) -> stage_pb2.StageFrame:
+    return stage_pb2.StageFrame(request=2, result=stage_pb2.Result(**fields))
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [OPENED],
+        [HELLO, stage_pb2.StageFrame(request=1, closed=stage_pb2.Closed())],
+        [HELLO, OPENED, stage_pb2.StageFrame(request=2, trimmed=stage_pb2.Trimmed())],
+        [HELLO, OPENED, result(length=1)],
+        [HELLO, OPENED, result(length=3)],
+        [HELLO, OPENED, result(length=2, output=stage_pb2.OUTPUT_TOKEN)],
+        [HELLO, OPENED, result(length=2, rows=7)],
+    ],
+    ids=["no hello", "not opened", "no result", "a row less", "a row more", "another output", "no rows"],
+)
+async def test_stage_that_makes_no_sense_is_lost(answers: list[stage_pb2.StageFrame]) -> None:
+    """And nothing of what it said is believed."""
+    link = MemoryLink()
+    for frame in answers:
+        await link.server.send(frame.SerializeToString())
+
+    async def connect() -> Transport:
+        return link.client
+
+    stage = RemoteStage(ToyBackend(0, 3).describe(), NODE, connect)
+    with anyio.fail_after(5), pytest.raises(StageLost) as lost:
+        await forward_once(stage)
+    assert lost.value.fields["code"] == "bad_frame"
+    assert link.client.is_closed
+
+
+async def test_answer_that_only_a_newer_version_knows_is_skipped() -> None:
+    async with toy() as (rig, _, stage):
+        unknown = b"\x08\x01\xba\x3e\x03new"  # field 999 of an answer to request 1
+        rig.prepare = lambda link: setattr(
+            link.down, "alter", lambda index, frame: (frame, unknown) if index == 0 else (frame,)
+        )
+        session = await stage.open_session()
+        assert await forward(session, 1) == 1
+        await session.close()
+
+
+async def test_way_that_takes_nothing_is_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_link, "FINISH_S", 0.01)
+    async with toy() as (rig, _, _):
+        rig.prepare = lambda link: link.up.stall()
+        with anyio.fail_after(2), pytest.raises(StageLost) as lost:
+            await rig.stage(0, timeouts=RemoteTimeouts(connect_s=0.02)).open_session()
+        assert lost.value.fields["code"] == "unreachable"
+        assert rig.links[0].client.is_closed
 
 
 async def test_stage_that_does_not_answer_is_not_waited_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -14,7 +15,7 @@ from gguf_worker.node.gguf_backend import GgufBackend
 from gguf_worker.node.stage_stream import StreamSettings
 from gguf_worker_v1 import stage_pb2
 from node.raw import RawClient, tokens
-from node.rigs import Rig, rig_of
+from node.rigs import Rig, node, rig_of
 from node.toy_backend import ToyBackend
 from registered import ManualClock
 
@@ -183,6 +184,51 @@ async def test_deadline_of_a_session_that_is_closed_changes_nothing() -> None:
         await frames_of(client, 2)
         clock.advance(2)
         assert (await client.ask(tokenize=stage_pb2.Tokenize(text=b"a"))).HasField("tokenized")
+
+
+async def test_deadline_of_an_open_that_is_refused_is_nobodys() -> None:
+    """A client cannot make tasks wait by asking again and again, nor end its session by it."""
+    clock, backend = ManualClock(), ToyBackend(0, 3)
+    async with rig_of([backend], clock=clock) as rig:
+        client = RawClient(await rig.dial())
+        identity = backend.describe().identity
+        await client.open(identity)
+        again = stage_pb2.Open(identity=identity, deadline_ms=1)
+        assert (await client.ask(open=again)).error.code == "session_open"
+        clock.advance(1)
+        await anyio.wait_all_tasks_blocked()
+        assert (await client.ask(forward=tokens(0, 1))).result.length == 1
+
+
+async def test_deadline_of_an_open_that_was_cancelled_is_not_the_next_ones() -> None:
+    clock, backend, opens = ManualClock(), ToyBackend(0, 3), anyio.Event()
+    async with rig_of([backend], clock=clock) as rig:
+        client = RawClient(await rig.dial())
+        identity = backend.describe().identity
+        await client.greet()
+        opening = backend.open
+
+        async def wait(*_: Any) -> Any:
+            opens.set()
+            await anyio.sleep_forever()
+
+        backend.open = wait  # type: ignore[method-assign, assignment]
+        await client.send(open=stage_pb2.Open(identity=identity, deadline_ms=1))
+        await opens.wait()
+        await client.send(cancel=stage_pb2.Cancel())
+        assert (await frames_of(client, 3))[0] == (1, "cancelled")
+        backend.open = opening  # type: ignore[method-assign]
+        assert (await client.ask(open=stage_pb2.Open(identity=identity))).HasField("opened")
+        clock.advance(1)
+        await anyio.wait_all_tasks_blocked()
+        assert (await client.ask(forward=tokens(0, 1))).result.length == 1
+
+
+async def test_deadline_at_the_end_of_time(kind: str) -> None:
+    async with node(kind) as rig:
+        client = RawClient(await rig.dial())
+        await client.open(rig.backends[0].describe().identity, deadline_ms=2**64 - 1)
+        assert (await client.ask(forward=tokens(0, 1))).result.length == 1
 
 
 async def test_node_that_stops_says_so() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from gguf_worker.node import versions
 from gguf_worker.node.stage_stream import StreamSettings
+from gguf_worker.node.text_service import MAX_TEXT_BYTES, MAX_TOKENS
 from gguf_worker.testing.memory_transport import Alter, lose, repeat, swap
 from gguf_worker_v1 import common_pb2, stage_pb2
 from node.raw import HELLO, RawClient, tokens
@@ -38,6 +39,19 @@ async def test_neither_hello_waits_for_the_other() -> None:
 async def test_silent_client_is_not_waited_for() -> None:
     async with rig_of([ToyBackend(0, 3)], settings=StreamSettings(hello_timeout_s=0.02)) as rig:
         assert (await (await raw(rig)).refusal()).code == "timeout"
+
+
+async def test_client_that_does_not_even_read_the_hello_is_not_waited_for() -> None:
+    settings = StreamSettings(hello_timeout_s=0.02, farewell_s=0.02)
+    async with rig_of([ToyBackend(0, 3)], settings=settings) as rig:
+        rig.prepare = lambda link: link.down.stall()
+        client = await raw(rig)
+        await client.send_frame(stage_pb2.StageFrame(hello=HELLO))
+        with anyio.fail_after(2):
+            await rig.ended()
+        closed_with = client.link.server.closed_with
+        assert closed_with is not None
+        assert closed_with.code == "timeout"
 
 
 @pytest.mark.parametrize(
@@ -177,6 +191,9 @@ async def test_another_identity_is_refused_with_both_values(
         ({"sampling": stage_pb2.Sampling(top_p=0)}, "argument"),
         ({"work_id": "two words"}, "argument"),
         ({"request_id": "x" * 129}, "argument"),
+        ({"account": "x" * 129}, "argument"),
+        ({"account": "two\nlines"}, "argument"),
+        ({"sampling": stage_pb2.Sampling(logit_bias=[stage_pb2.LogitBias()] * 4097)}, "argument"),
         ({"fork": stage_pb2.Fork(session="ab" * 16)}, "no_session"),
     ],
 )
@@ -187,6 +204,18 @@ async def test_open_that_makes_no_sense_is_refused(kind: str, wanted: dict[str, 
         open_ = stage_pb2.Open(identity=identity(rig), **wanted)
         assert (await client.ask(open=open_)).error.code == code
         assert rig.ledger.entries == []
+
+
+async def test_identity_that_is_a_flood_is_not_repeated() -> None:
+    """Neither the answer nor the log says again what a client made up."""
+    async with node("toy") as rig:
+        client = await raw(rig)
+        await client.greet()
+        wanted = identity(rig)
+        wanted.recipe.update({f"field{index}": "x" * 100 for index in range(1000)})
+        error = (await client.ask(open=stage_pb2.Open(identity=wanted))).error
+        assert (error.code, len(error.fields)) == ("argument", 0)
+        assert len(error.message) < 100
 
 
 async def test_full_stage_says_so_and_takes_the_next_one_later() -> None:
@@ -213,6 +242,12 @@ async def test_requests_out_of_place_are_refused(kind: str) -> None:
         assert (await client.ask(open=stage_pb2.Open(identity=identity(rig)))).error.code == "session_open"
         assert (await client.ask(forward=tokens(3, 1))).error.code == "position"
         assert (await client.ask(forward=tokens(0))).error.code == "argument"
+        most = rig.backends[0].describe().capacity.max_batch
+        assert (await client.ask(forward=tokens(0, *[1] * (most + 1)))).error.code == "argument"
+        long = stage_pb2.Tokenize(text=bytes(MAX_TEXT_BYTES + 1))
+        assert (await client.ask(tokenize=long)).error.code == "argument"
+        many = stage_pb2.Detokenize(tokens=[1] * (MAX_TOKENS + 1))
+        assert (await client.ask(detokenize=many)).error.code == "argument"
         unknown = stage_pb2.Forward(tokens=[1], output=99)  # type: ignore[arg-type]
         assert (await client.ask(forward=unknown)).error.code == "argument"
         assert (await client.ask(trim=stage_pb2.Trim(position=1))).error.code == "position"
@@ -247,10 +282,10 @@ async def test_flood_is_not_read(note: Callable[[str], None]) -> None:
             sent = 0
             with anyio.move_on_after(0.1):
                 while True:
-                    await client.send(forward=tokens(sent, *[1] * size))
+                    await client.send(forward=stage_pb2.Forward(position=sent, hidden=bytes(size)))
                     sent += 1
             assert sent < kept + 16
-            note(f"a flood of forwards of {size} tokens: {sent} taken, wires included")
+            note(f"a flood of forwards of {size} bytes: {sent} taken, wires included")
             await client.link.client.aclose()
         backend.gate.set()
         await rig.ended()

@@ -101,8 +101,9 @@ class ToyBackend:
     async def health(self) -> bool:
         return self.state == "ready"
 
-    async def wait_for_change(self) -> None:
-        await self._changed.wait()
+    async def wait_for_change(self, seen: common_pb2.Stage) -> None:
+        while self.state == seen.state:
+            await self._changed.wait()
 
     def change(self, state: str) -> None:
         """Another state from here on."""

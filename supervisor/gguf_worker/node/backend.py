@@ -69,8 +69,9 @@ class ModelBackend(Protocol):
     async def health(self) -> bool:
         """Whether it takes sessions and answers, asked of what computes it."""
 
-    async def wait_for_change(self) -> None:
-        """Returns when `describe` may say something else than at the call."""
+    async def wait_for_change(self, seen: common_pb2.Stage) -> None:
+        """Returns when `describe` says another state, or another number of restarts, than `seen`, which it
+        said before; at once where it does already."""
 
     async def drain(self, timeout_s: float) -> bool:
         """Takes no more sessions and waits for those that are open; whether all ended in time."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from gguf_worker._schema import Buffer, SchemaError
 from gguf_worker.errors import GgufWorkerError, RemoteProtocolError, RequestError
+from gguf_worker.protocol.limits import MAX_LOGIT_BIAS
 from gguf_worker.protocol.messages import (
     Build,
     Candidate,
@@ -75,6 +76,8 @@ def sampling_to_pb(sampling: Sampling) -> stage_pb2.Sampling:
 
 def sampling_from_pb(sampling: stage_pb2.Sampling) -> Sampling:
     """Raises RequestError (code `argument`) where a value is out of its range."""
+    if (pairs := len(sampling.logit_bias)) > MAX_LOGIT_BIAS:  # before they are read one by one
+        raise RequestError(f"sampling: {pairs} logit biases are more than {MAX_LOGIT_BIAS}", code="argument")
     given = {name: getattr(sampling, name) for name in _WITH_DEFAULTS if sampling.HasField(name)}
     try:
         return Sampling(
@@ -157,16 +160,16 @@ def result_from_pb(result: stage_pb2.Result, rows: Buffer | None) -> Result:
 
 def build_to_pb(build: Build, build_class: str) -> common_pb2.Build:
     return common_pb2.Build(
-        engine=_text(build.engine),
-        engine_version=_text(build.engine_version),
-        library_commit=_text(build.library_commit),
-        library_version=_text(build.library_version),
-        features=_text(build.features),
+        engine=text(build.engine),
+        engine_version=text(build.engine_version),
+        library_commit=text(build.library_commit),
+        library_version=text(build.library_version),
+        features=text(build.features),
         devices=[
             common_pb2.Device(
-                name=_text(device.name),
-                description=_text(device.description),
-                kind=_text(device.kind),
+                name=text(device.name),
+                description=text(device.description),
+                kind=text(device.kind),
                 memory_total_bytes=device.memory_total,
                 memory_free_bytes=device.memory_free,
             )
@@ -178,14 +181,14 @@ def build_to_pb(build: Build, build_class: str) -> common_pb2.Build:
 
 def model_to_pb(model: Model) -> common_pb2.Model:
     return common_pb2.Model(
-        architecture=_text(model.architecture),
-        name=_text(model.name),
+        architecture=text(model.architecture),
+        name=text(model.name),
         n_layer=model.n_layer,
         n_embd=model.n_embd,
         n_vocab=model.n_vocab,
         n_ctx_train=model.n_ctx_train,
         n_embd_out=model.n_embd_out,
-        pooling=_text(model.pooling),
+        pooling=text(model.pooling),
     )
 
 
@@ -283,12 +286,12 @@ def vocabulary_from_pb(vocabulary: common_pb2.Vocabulary) -> Vocabulary:
 def error_to_pb(error: GgufWorkerError) -> common_pb2.Error:
     return common_pb2.Error(
         code=error.code,
-        message=_text(error.message),
+        message=text(error.message),
         retryable=error.retryable,
-        fields={_text(name): _text(value) for name, value in error.fields.items()},
+        fields={text(name): text(value) for name, value in error.fields.items()},
     )
 
 
-def _text(value: str) -> str:
+def text(value: str) -> str:
     """As protobuf takes it: bytes of a file that are no UTF-8 are replaced."""
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -37,7 +37,6 @@ class GgufBackend:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._load = common_pb2.Load()
-        self._told: tuple[WorkerState, int] | None = None
         self._attested: tuple[Worker, common_pb2.Stage] | None = None
 
     # ---- what it is ----
@@ -47,9 +46,7 @@ class GgufBackend:
         if (worker := self._supervisor.worker) is not None:
             stage.CopyFrom(self._what_is_attested(worker))
             stage.load.CopyFrom(self._load)
-        self._told = self._moment()
-        stage.state = _TOLD_STATE[self._supervisor.state]
-        stage.restarts = self._supervisor.restarts
+        stage.state, stage.restarts = self._moment()
         return stage
 
     async def capacity(self) -> common_pb2.Load:
@@ -69,14 +66,13 @@ class GgufBackend:
             return False
         return True
 
-    async def wait_for_change(self) -> None:
-        events = self._supervisor.events(from_start=False)
-        if self._told is not None and self._told != self._moment():
-            return
-        try:
-            await events.wait_for(StateChanged)
-        except EOFError:
-            await anyio.sleep_forever()  # it was left, and stays as it is
+    async def wait_for_change(self, seen: common_pb2.Stage) -> None:
+        events = self._supervisor.events(from_start=False)  # before the look, so that nothing is missed
+        while self._moment() == (seen.state, seen.restarts):
+            try:
+                await events.wait_for(StateChanged)
+            except EOFError:
+                await anyio.sleep_forever()  # it was left, and stays as it is
 
     # ---- what it does ----
 
@@ -103,8 +99,9 @@ class GgufBackend:
 
     # ---- its worker ----
 
-    def _moment(self) -> tuple[WorkerState, int]:
-        return self._supervisor.state, self._supervisor.generation
+    def _moment(self) -> tuple[str, int]:
+        """State and restarts, as the mesh hears of them."""
+        return _TOLD_STATE[self._supervisor.state], self._supervisor.restarts
 
     def _ready_worker(self) -> Worker:
         state, worker = self._supervisor.state, self._supervisor.worker

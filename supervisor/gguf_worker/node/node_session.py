@@ -34,6 +34,7 @@ class NodeSession:
         entry: LedgerEntry,
         work: Work,
         layers: tuple[int, int],
+        max_tokens: int,
         on_end: Callable[[NodeSession], None],
     ) -> None:
         self.name = secrets.token_hex(16)
@@ -48,6 +49,7 @@ class NodeSession:
         """How it ended; None while it is open, empty where its work may go on elsewhere."""
         self._session = session
         self._entry = entry
+        self._max_tokens = max_tokens
         self._on_end = on_end
         self._lock = anyio.Lock(fast_acquire=True)
         self._length = session.position
@@ -78,6 +80,7 @@ class NodeSession:
         with it, as it does where counting fails (code `ledger`) or the task is cancelled."""
         async with self._lock:
             self._check_open()
+            self._check_tokens(len(request.tokens))
             await self._undo()
             self._uncertain = True
             result = await self._compute(request, hidden, output)
@@ -128,6 +131,15 @@ class NodeSession:
             raise self._loss.with_traceback(None)
         if self.end_reason is not None:
             raise RequestError("the session was ended; open another one", code="session_closed")
+
+    def _check_tokens(self, count: int) -> None:
+        """Before they become millions of objects, which would hold up every other stream."""
+        if count > self._max_tokens:
+            raise RequestError(
+                f"{count} tokens, where the stage takes {self._max_tokens} at once; send fewer rows at once",
+                code="argument",
+                fields={"expected": str(self._max_tokens), "actual": str(count)},
+            )
 
     async def _compute(self, request: stage_pb2.Forward, hidden: Buffer | None, output: Output) -> Result:
         try:

@@ -11,7 +11,13 @@ import anyio
 from google.protobuf.message import Message
 
 from gguf_worker._schema import Buffer
-from gguf_worker.errors import GgufWorkerError, LocalProtocolError, RequestError, RequestTimeout
+from gguf_worker.errors import (
+    GgufWorkerError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RequestError,
+    RequestTimeout,
+)
 from gguf_worker.node import codec
 from gguf_worker.node.frames import Frame
 from gguf_worker.node.stage_link import StageLink
@@ -89,7 +95,8 @@ class RemoteSession:
     async def forward_piece(
         self, *, tokens: Sequence[int] | None = None, hidden: Buffer | None = None, output: Output | str
     ) -> Result:
-        request = _forward(self._position, tokens, Output(output))
+        output = Output(output)
+        request = _forward(self._position, tokens, output)
         self._check_open()
         await self._resolve_uncertainty()
         self._uncertain = True
@@ -98,7 +105,11 @@ class RemoteSession:
         except RequestError:
             self._uncertain = False  # refused or undone: the session is as it was, or it is no more
             raise
-        result = codec.result_from_pb(answer.message.result, answer.rows)
+        try:
+            result = codec.result_from_pb(answer.message.result, answer.rows)
+            self._check_result(result, output, None if tokens is None else len(tokens))
+        except RemoteProtocolError as error:
+            self._link.refuse(error)
         self._uncertain = False
         self._position = result.length
         self.last_node_us = answer.message.result.node_us
@@ -175,6 +186,15 @@ class RemoteSession:
     def _check_open(self) -> None:
         if self._is_closed:
             raise RequestError("the session was ended; open another one", code="session_closed")
+
+    def _check_result(self, result: Result, output: Output, n_rows: int | None) -> None:
+        """Raises RemoteProtocolError for one that is not of this forward."""
+        came = result.length - self._position
+        if result.output is not output or came < 1 or n_rows not in (None, came):
+            raise RemoteProtocolError(
+                f"a result of {came} rows with output {result.output.value!r}, where "
+                f"{'some' if n_rows is None else n_rows} with {output.value!r} were asked for"
+            )
 
     def _check_inside(self, position: int, what: str) -> None:
         if not 0 <= position <= self._position:

@@ -179,23 +179,21 @@ class RemoteStage:
 
     async def _link(self) -> StageLink:
         """A stream that was begun."""
-        transport: Transport | None = None
         with anyio.move_on_after(self._timeouts.connect_s):
             try:
                 transport = await self._connect()
             except TransportClosed as error:
                 raise loss(error, self.node) from error
-        if transport is None:
-            raise StageLost(
-                f"node {self.node} could not be reached within {self._timeouts.connect_s:g} s",
-                retryable=True,
-                fields={"node": self.node, "code": "unreachable"},
-            )
-        link = StageLink(transport, node=self.node)
-        try:
-            await link.greet()
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await link.aclose()
-            raise
-        return link
+            link = StageLink(transport, node=self.node)
+            try:
+                await link.greet()
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await link.aclose()
+                raise
+            return link
+        raise StageLost(
+            f"node {self.node} could not be reached within {self._timeouts.connect_s:g} s",
+            retryable=True,
+            fields={"node": self.node, "code": "unreachable"},
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final, NoReturn
 
 import anyio
 from google.protobuf.message import Message
@@ -16,11 +17,24 @@ from gguf_worker.node.transport import Transport, TransportClosed
 from gguf_worker.protocol.limits import DEFAULT_MAX_FRAME_BYTES
 from gguf_worker_v1 import stage_pb2
 
-FINISH_S = 1.0
+FINISH_S: Final = 1.0
 """How long a frame that is being sent may take when its sender is cancelled."""
 
-REASON_S = 1.0
+REASON_S: Final = 1.0
 """How long a stream that broke is listened to for the reason."""
+
+
+_ANSWERS: Final = {
+    "open": "opened",
+    "forward": "result",
+    "trim": "trimmed",
+    "cancel": "cancelled",
+    "close": "closed",
+    "tokenize": "tokenized",
+    "detokenize": "detokenized",
+    "get_chat_template": "chat_template",
+}
+"""What answers a request, where it is no error."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +42,7 @@ class Pending:
     """A request that was sent, and its answer once there is one."""
 
     number: int
+    body: str
     answer: frames.Frame | None = None
 
 
@@ -49,6 +64,8 @@ class StageLink:
         self._last_number = 0
         self._pending: dict[int, Pending] = {}
         self._loss: GgufWorkerError | None = None
+        self._is_greeted = False
+        """Whether the stage's hello came."""
         self._is_reading = False
         self._turn: anyio.Event | None = None
         """There where somebody waits for another task's reading."""
@@ -83,7 +100,7 @@ class StageLink:
             if len(raw) > self.max_frame_bytes:
                 raise _too_large(body, len(raw), self.max_frame_bytes)
             self._last_number = number
-            self._pending[number] = pending = Pending(number)
+            self._pending[number] = pending = Pending(number, body)
             try:
                 await self._send_raw(raw)
             except BaseException:
@@ -106,6 +123,11 @@ class StageLink:
         if pending.answer.message.HasField("error"):
             raise error_of(pending.answer.message.error, self.node)
         return pending.answer
+
+    def refuse(self, error: RemoteProtocolError) -> NoReturn:
+        """Takes the stream for lost because of an answer that cannot be."""
+        self._lose(error)
+        raise loss(error, self.node) from error
 
     async def aclose(self) -> None:
         """Ends the stream in any state."""
@@ -139,12 +161,23 @@ class StageLink:
                 self.telemetry = frame.telemetry
             case "error" if frame.request == 0:
                 self._lose(error_of(frame.error, self.node, ends_stream=True))
-            case _:
-                pending = self._pending.get(frame.request)
-                if pending is not None:
-                    pending.answer = pending.answer or read
+            case None:
+                """Of a newer version."""
+            case body if not self._is_greeted:
+                raise RemoteProtocolError(f"the stage began its stream with {body!r} and not with hello")
+            case body:
+                self._take_answer(body, read)
+
+    def _take_answer(self, body: str, read: frames.Frame) -> None:
+        pending = self._pending.get(read.message.request)
+        if pending is None:
+            return  # nobody waits for it any more
+        if body not in ("error", _ANSWERS[pending.body]):
+            raise RemoteProtocolError(f"the stage answered {pending.body!r} with {body!r}")
+        pending.answer = pending.answer or read
 
     def _take_hello(self, hello: stage_pb2.Hello) -> None:
+        self._is_greeted = True
         try:
             versions.check(hello.version)
         except versions.VersionRefused as error:

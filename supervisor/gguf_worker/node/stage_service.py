@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import anyio
 
@@ -21,6 +22,11 @@ from gguf_worker.node.text_service import TextService
 from gguf_worker.node.transport import Transport
 from gguf_worker.work import Work, new_id
 from gguf_worker_v1 import common_pb2, stage_pb2
+
+MAX_IDENTITY_BYTES: Final = 16 * 1024
+"""Of an open; much more than any recipe takes, and little enough for an error and a log line."""
+MAX_ACCOUNT_CHARACTERS: Final = 128
+MAX_TRACEPARENT_CHARACTERS: Final = 128
 
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -65,6 +71,10 @@ class StageService:
 
     async def open(self, request: stage_pb2.Open, *, account: str, deadline: float | None) -> NodeSession:
         """A session for a stream, which ends it. Raises RequestError and WorkSettled."""
+        if (size := request.identity.ByteSize()) > MAX_IDENTITY_BYTES:
+            raise RequestError(
+                f"an identity of {size} bytes, where {MAX_IDENTITY_BYTES} are taken", code="argument"
+            )
         backend = self._find(request.identity)
         sampling = codec.sampling_from_pb(request.sampling)
         work = _work(request, account, deadline)
@@ -83,7 +93,13 @@ class StageService:
                 await entry.close("")  # nothing was computed: the work may come again, or go elsewhere
             raise
         opened = NodeSession(
-            session, backend=backend, entry=entry, work=work, layers=layers, on_end=self._forget
+            session,
+            backend=backend,
+            entry=entry,
+            work=work,
+            layers=layers,
+            max_tokens=backend.describe().capacity.max_batch,
+            on_end=self._forget,
         )
         self._sessions[opened.name] = opened
         return opened
@@ -126,7 +142,7 @@ class StageService:
         raise RequestError(
             "the session to be forked is not open here; open an empty one and compute its rows again",
             code="no_session",
-            fields={"session": request.fork.session},
+            fields={"session": request.fork.session[:64]},
         )
 
 
@@ -145,11 +161,20 @@ def _work(request: stage_pb2.Open, account: str, deadline: float | None) -> Work
     return Work(
         request_id=_id(request.request_id, "request_id"),
         work_id=_id(request.work_id, "work_id"),
-        account=account or request.account,
+        account=account or _account(request.account),
         deadline=deadline,
         attempt=request.attempt,
-        traceparent=request.traceparent,
+        traceparent=request.traceparent if len(request.traceparent) <= MAX_TRACEPARENT_CHARACTERS else "",
     )
+
+
+def _account(given: str) -> str:
+    if len(given) > MAX_ACCOUNT_CHARACTERS or not given.isprintable():
+        raise RequestError(
+            f"account must be at most {MAX_ACCOUNT_CHARACTERS} printable characters, not {given[:40]!r}",
+            code="argument",
+        )
+    return given
 
 
 def _id(given: str, name: str) -> str:

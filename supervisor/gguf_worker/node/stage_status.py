@@ -22,7 +22,11 @@ def stage_status(plan: StagePlan, view: View) -> dict[str, object]:
         "via": [endpoint.kind for endpoint in plan.endpoints],
         "state": LOST if registration is None else "draining" if registration.draining else stage.state,
         "restarts": stage.restarts,
-        "ownership": {"layers": stage.model.n_layer, "owned_layers": end - start},
+        "ownership": {
+            "layers": [stage.ownership.start, stage.ownership.end],
+            "token_embedding": stage.ownership.token_embedding,
+            "output_head": stage.ownership.output_head,
+        },
         "memory": {
             "weights_bytes": stage.memory.weights_bytes,
             "kv_bytes": stage.memory.kv_bytes,

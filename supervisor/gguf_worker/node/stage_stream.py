@@ -106,6 +106,8 @@ class StageStream:
         self._peer_takes_bytes = transport.max_frame_bytes
         self._session: NodeSession | None = None
         self._computing: anyio.CancelScope | None = None
+        self._expiry = anyio.CancelScope()
+        """Of the task that waits for the deadline."""
         self._began = clock.now()
         self._was_told_why = False
         """Whether the client knows why the stream ends."""
@@ -156,8 +158,8 @@ class StageStream:
             node=self._node,
             max_frame_bytes=self._settings.max_frame_bytes,
         )
-        await self._send(0, Answer("hello", hello))
         with anyio.move_on_after(self._settings.hello_timeout_s) as scope:
+            await self._send(0, Answer("hello", hello))
             frame = frames.decode(await self._receive()).message
         if scope.cancelled_caught:
             timeout_s = self._settings.hello_timeout_s
@@ -180,8 +182,6 @@ class StageStream:
             if frame.HasField("cancel"):
                 await self._take_cancel(request)
                 continue
-            if frame.HasField("open") and frame.open.deadline_ms:
-                self._tasks.start_soon(self._expire, request.arrived + frame.open.deadline_ms / 1000)
             await self._queue.put(request)
 
     async def _receive(self) -> bytes:
@@ -225,12 +225,20 @@ class StageStream:
             await self._session.end(_reason_of(request.frame.cancel))
         await self._queue.has_room()
 
-    async def _expire(self, moment: float) -> None:
-        await self._clock.sleep_until(moment)
-        if self._session is None or self._session.end_reason is None:
-            raise RequestTimeout(
-                "nobody waits for this session any more: its deadline has passed", code="deadline"
-            )
+    def _expire_at(self, deadline: float | None) -> None:
+        """Ends the stream then. Takes the place of the deadline of an open that was cancelled."""
+        self._expiry.cancel()
+        self._expiry = anyio.CancelScope()
+        if deadline is not None:
+            self._tasks.start_soon(self._expire, deadline, self._expiry)
+
+    async def _expire(self, deadline: float, scope: anyio.CancelScope) -> None:
+        with scope:
+            await self._clock.sleep_until(deadline)
+            if self._session is None or self._session.end_reason is None:
+                raise RequestTimeout(
+                    "nobody waits for this session any more: its deadline has passed", code="deadline"
+                )
 
     # ---- out ----
 
@@ -305,6 +313,7 @@ class StageStream:
             )
         wanted = request.frame.open
         deadline = request.arrived + wanted.deadline_ms / 1000 if wanted.deadline_ms else None
+        self._expire_at(deadline)
         session = await self._service.open(wanted, account=self._account, deadline=deadline)
         self._session = session
         span = stage_span(session.work, layers=session.layers, node=self._node)

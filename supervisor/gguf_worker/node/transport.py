@@ -29,13 +29,17 @@ class Transport(Protocol):
 
     async def send(self, frame: Buffer) -> None:
         """Hands over one frame; waits while the peer has too much to read already. Raises TransportClosed,
-        with code `too_large` before anything was sent."""
+        with code `too_large` before anything was sent. Where it is cancelled the transport may end: nobody
+        could tell how much of the frame was sent."""
 
     async def receive(self) -> bytes:
-        """The next frame. Raises TransportClosed where there is none any more."""
+        """The next frame. Raises TransportClosed where there is none any more. Where it is cancelled no frame
+        is lost, and the transport goes on."""
 
     async def aclose(self, error: GgufWorkerError | None = None) -> None:
-        """Ends it at once, in any state; tells the peer why where that is possible. Never raises."""
+        """Ends it in any state: whoever sends or receives on this side hears so at once. What a node sent
+        before still arrives, as long as the client reads it within a bounded time; a client that closes has
+        waited for the answers that it wants. Tells the peer why where that is possible. Never raises."""
 
 
 class Dialer(Protocol):

@@ -97,8 +97,9 @@ class StateBackend:
     def describe(self) -> common_pb2.Stage:
         return common_pb2.Stage(state=self.state)
 
-    async def wait_for_change(self) -> None:
-        await self._changed.wait()
+    async def wait_for_change(self, seen: common_pb2.Stage) -> None:
+        while self.state == seen.state:
+            await self._changed.wait()
 
 
 @dataclass

@@ -123,6 +123,12 @@ def test_fields_that_are_too_long_are_left_out() -> None:
     assert request_error(told(error)).code == "identity"
 
 
+def test_text_of_a_file_that_is_no_text_is_told_nevertheless() -> None:
+    error = RequestError("no \udcff", code="argument", fields={"path": "\udcff"})
+    back = request_error(told(error))
+    assert (back.message, back.fields) == ("no \ufffd", {"path": "\ufffd"})
+
+
 def test_a_stream_that_ended_with_an_error() -> None:
     closed = transport_closed(told(GgufWorkerError("the frame is none", code="bad_frame")))
     assert (closed.code, closed.fields["peer_code"]) == ("lost", "bad_frame")

@@ -8,10 +8,14 @@ import anyio
 import grpc
 import grpc.aio
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from gguf_worker.node.grpc import GrpcClientOptions, GrpcDialer, GrpcLimits, GrpcOptions
+from gguf_worker.node.grpc.doorkeeper import Doorkeeper
+from gguf_worker.node.grpc.health import NodeHealth
+from gguf_worker.node.grpc.streams import Streams
 from gguf_worker.node.transport import Transport, TransportClosed
-from node.grpc.rigs import TIMEOUT_S, EchoService, Node, echoed, ended, node
+from node.grpc.rigs import TIMEOUT_S, EchoService, Node, StateBackend, echoed, ended, node
 
 pytestmark = pytest.mark.anyio
 
@@ -226,6 +230,80 @@ async def test_more_streams_than_the_node_takes_are_refused() -> None:
             while running.server.open_streams == 2:  # noqa: ASYNC110 - gRPC tells nobody
                 await anyio.sleep(0.001)
         assert await echoed(await running.connect())
+
+
+class SlowContext:
+    """A call whose client takes nothing until it is let."""
+
+    def __init__(self) -> None:
+        self.takes = anyio.Event()
+        self.refusal: grpc.StatusCode | None = None
+
+    def peer(self) -> str:
+        return "slow"
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    async def send_initial_metadata(self, _: object) -> None:
+        await self.takes.wait()
+
+    async def read(self) -> object:
+        await self.takes.wait()
+        return grpc.aio.EOF
+
+    async def abort(self, code: grpc.StatusCode, *_: object) -> None:
+        self.refusal = code
+        raise grpc.aio.AbortError
+
+
+async def test_streams_that_come_at_once_are_counted_at_once() -> None:
+    """Also those whose client was not told yet that it has one."""
+    streams = Streams(EchoService(), Doorkeeper(None), GrpcLimits(max_streams=1))
+    handle: Any = streams.handle
+    first, second = SlowContext(), SlowContext()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(handle, None, first)
+        await anyio.wait_all_tasks_blocked()
+        assert streams.count == 1
+        with pytest.raises(grpc.aio.AbortError):
+            await handle(None, second)
+        first.takes.set()
+    assert (first.refusal, second.refusal) == (None, grpc.StatusCode.RESOURCE_EXHAUSTED)
+    assert streams.count == 0
+
+
+class Watcher:
+    """A call of Watch."""
+
+    def __init__(self, *, reads: bool) -> None:
+        self.reads = reads
+        self.told: list[int] = []
+        self.heard = anyio.Event()
+
+    async def write(self, answer: HealthCheckResponse) -> None:
+        self.told.append(answer.status)
+        self.heard.set()
+        if not self.reads:
+            await anyio.sleep_forever()
+
+
+async def test_watcher_that_does_not_read_holds_up_nobody() -> None:
+    """Neither those that do, nor the node that drains."""
+    health = NodeHealth([StateBackend()])  # type: ignore[list-item]
+    watch: Any = health.Watch
+    slow, good = Watcher(reads=False), Watcher(reads=True)
+    with anyio.fail_after(TIMEOUT_S):
+        async with anyio.create_task_group() as tasks:
+            for watcher in (slow, good):
+                tasks.start_soon(watch, HealthCheckRequest(), watcher)
+            await good.heard.wait()
+            good.heard = anyio.Event()
+            health.drain()
+            await good.heard.wait()
+            tasks.cancel_scope.cancel()
+    assert good.told == [HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING]
+    assert slow.told == [HealthCheckResponse.SERVING]
 
 
 def code_of_a_third(address: str) -> grpc.StatusCode:

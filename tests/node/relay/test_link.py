@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 
 from gguf_worker.node.relay.chunk import HEADER, Chunk, Kind, decode, encode
 from gguf_worker.node.relay.ending import MAX_BYTES, Ending
-from gguf_worker.node.relay.incoming import FRAME_OVERHEAD
+from gguf_worker.node.relay.incoming import FRAME_OVERHEAD, MOST_EARLY, Incoming
 from gguf_worker.node.relay.link import Link, LinkLimits, LinkTimers
+from gguf_worker.node.relay.outgoing import PREFIX
 from gguf_worker.node.relay.share import Share
 from node.relay.wire import EPOCH, Wire
 
@@ -264,6 +266,24 @@ def test_a_frame_that_is_larger_than_agreed_ends_both_sides() -> None:
         assert side.ended.code == "too_large"
 
 
+def test_a_peer_that_sends_single_bytes_costs_no_more_than_they_are() -> None:
+    incoming = Incoming(share=Share(), first_window=100_000, max_frame_bytes=100_000)
+    stream = PREFIX.pack(50_000) + bytes(range(250)) * 200
+    tracemalloc.start()
+    try:
+        for offset in range(30_000):
+            incoming.accept(offset, memoryview(stream[offset : offset + 1]))
+        for offset in range(35_000, 50_000):
+            incoming.accept(offset, memoryview(stream[offset : offset + 1]))
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 30_000 + MOST_EARLY * 500
+    incoming.accept(30_000, memoryview(stream[30_000:]))
+    assert incoming.take() == stream[PREFIX.size :]
+    assert incoming.held_bytes == 0
+
+
 # ---- messages ------------------------------------------------------------------------------------
 
 
@@ -311,7 +331,8 @@ def test_an_ending_that_nobody_understands_is_an_end(data: bytes) -> None:
     assert Ending.from_json(data).code in ("closed", "lost")
 
 
-def test_a_long_ending_is_cut() -> None:
-    ending = Ending(code="lost", message="long " * 10_000, fields={"a": "b" * 10_000})
+@pytest.mark.parametrize("letter", ["a", "\N{GRINNING FACE}"])
+def test_a_long_ending_is_cut(letter: str) -> None:
+    ending = Ending(code="lost", message=letter * 10_000, fields={"a": "b" * 10_000})
     assert len(ending.to_json()) <= MAX_BYTES
     assert Ending.from_json(ending.to_json()).code == "lost"

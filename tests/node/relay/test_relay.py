@@ -13,10 +13,11 @@ from gguf_worker.errors import GgufWorkerError
 from gguf_worker.node.nats import Nats
 from gguf_worker.node.relay.chunk import Chunk, Kind, decode, encode
 from gguf_worker.node.relay.dialer import RelayDialer
-from gguf_worker.node.relay.link import LinkLimits
+from gguf_worker.node.relay.link import LinkLimits, LinkTimers
 from gguf_worker.node.relay.listener import RelayNameError, relay_listener
 from gguf_worker.node.relay.subjects import connect_subject, down_subject, up_subject
 from gguf_worker.node.transport import Transport, TransportClosed
+from gguf_worker.testing.nats import NatsServer
 from node.relay.services import Echo, Held
 
 pytestmark = pytest.mark.anyio
@@ -96,6 +97,16 @@ async def test_a_node_that_does_not_answer_is_unreachable_when_the_time_is_over(
     await subscription.unsubscribe()
 
 
+async def test_a_relay_that_is_not_there_is_no_fault_of_the_node(
+    server: NatsServer, client_nats: Nats
+) -> None:
+    await server.kill()
+    await client_nats.wait_disconnected()
+    with pytest.raises(TransportClosed, match="there is no connection to the relay nats://") as caught:
+        await RelayDialer(client_nats).connect("node-1", timeout_s=0.05)
+    assert (caught.value.code, caught.value.retryable) == ("unreachable", True)
+
+
 async def test_a_wrong_token_is_refused_and_a_right_one_has_an_account(
     node_nats: Nats, client_nats: Nats
 ) -> None:
@@ -121,9 +132,12 @@ async def test_more_links_than_allowed_are_refused_until_one_ends(node_nats: Nat
         await (await dialer.connect("node-1", timeout_s=CONNECT_S)).aclose()
 
 
-async def test_another_version_is_refused_with_both_numbers(node_nats: Nats, client_nats: Nats) -> None:
+@pytest.mark.parametrize("connection", ["0" * 32, "of another kind"])
+async def test_another_version_is_refused_with_both_numbers(
+    node_nats: Nats, client_nats: Nats, connection: str
+) -> None:
     async with relay_listener(node_nats, "node-1", Echo()):
-        question = json.dumps({"version": 2, "connection": "0" * 32, "something": "new"}).encode()
+        question = json.dumps({"version": 2, "connection": connection, "something": "new"}).encode()
         answer = await client_nats.client.request(connect_subject("node-1"), question, timeout=1)
     refusal = json.loads(answer.data)["refusal"]
     assert refusal["code"] == "version"
@@ -258,6 +272,40 @@ async def test_a_cancelled_send_is_sent_all_the_same(node_nats: Nats, client_nat
         await transport.send(b"after it")
         assert await transport.receive() == b"after it"
         await transport.aclose()
+
+
+async def test_a_link_goes_on_by_itself_after_a_send_that_was_cancelled_while_it_published(
+    node_nats: Nats, client_nats: Nats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers = LinkTimers(retransmit_s=0.05, heartbeat_s=60, silence_s=120)
+
+    async def stuck(*_: object, **__: object) -> None:
+        publishing.set()
+        await anyio.sleep_forever()
+
+    publishing = anyio.Event()
+    async with relay_listener(node_nats, "node-1", Echo(), timers=timers):
+        transport = await RelayDialer(client_nats, timers=timers).connect("node-1", timeout_s=CONNECT_S)
+        with monkeypatch.context() as patch:
+            patch.setattr(client_nats.client, "publish", stuck)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(transport.send, b"frame")
+                await publishing.wait()
+                tasks.cancel_scope.cancel()
+        with anyio.fail_after(5):
+            assert await transport.receive() == b"frame"
+        await transport.aclose()
+
+
+@pytest.mark.parametrize("epoch", ["-1", "1" + "0" * 16, "none"])
+async def test_an_answer_that_is_none_is_no_link(node_nats: Nats, client_nats: Nats, epoch: str) -> None:
+    async def answer(message: Msg) -> None:
+        await message.respond(json.dumps({"version": 1, "epoch": epoch}).encode())
+
+    subscription = await node_nats.client.subscribe(connect_subject("node-1"), cb=answer)
+    await node_nats.flush(1)
+    assert (await refused(RelayDialer(client_nats))).code == "unreachable"
+    await subscription.unsubscribe()
 
 
 async def test_connecting_can_be_cancelled(node_nats: Nats, client_nats: Nats) -> None:

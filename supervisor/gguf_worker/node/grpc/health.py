@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
+import anyio
 import grpc
 import grpc.aio
-from grpc_health.v1 import health
+from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from gguf_worker.node.backend import ModelBackend
@@ -19,33 +20,36 @@ MAX_WATCHERS: Final = 64
 _Context = grpc.aio.ServicerContext[HealthCheckRequest, HealthCheckResponse]
 
 
-class NodeHealth(health.aio.HealthServicer):
+class NodeHealth(health_pb2_grpc.HealthServicer):
     """SERVING while a stage is ready and the node is not draining; for the node as a whole and for its
-    service."""
+    service. A client that watches and does not read holds up nobody else."""
 
     def __init__(self, backends: Sequence[ModelBackend]) -> None:
-        super().__init__()
         self._backends = tuple(backends)
         self._is_draining = False
         self._watchers = 0
+        self._changed = anyio.Event()
 
     def drain(self) -> None:
-        """The node takes no more streams; `publish` tells it."""
+        """The node takes no more streams."""
         self._is_draining = True
+        self._tell()
 
     async def follow(self, backend: ModelBackend) -> None:
-        """Publishes what each change of a backend makes of the node, for ever."""
+        """Tells whoever watches of each change of a backend, for ever."""
         while True:
-            published = await self.publish()
-            if published == self._now():  # nothing is awaited between this look and the backend's own
-                await backend.wait_for_change()
+            seen = backend.describe()
+            self._tell()
+            await backend.wait_for_change(seen)
 
-    async def publish(self) -> int:
-        """Tells whoever watches how the node is now, and gives that."""
-        status = self._now()
-        for name in ("", SERVICE):
-            await self.set(name, status)
-        return status
+    async def Check(self, request: HealthCheckRequest, context: _Context) -> HealthCheckResponse:
+        """As the standard says."""
+        status = self._now(request.service)
+        if status == HealthCheckResponse.SERVICE_UNKNOWN:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"ask for {SERVICE}, or for no service in particular"
+            )
+        return HealthCheckResponse(status=status)
 
     async def Watch(self, request: HealthCheckRequest, context: _Context) -> None:
         """As the standard says."""
@@ -56,11 +60,26 @@ class NodeHealth(health.aio.HealthServicer):
             )
         self._watchers += 1
         try:
-            await super().Watch(request, context)
+            await self._watch(request.service, context)
         finally:
             self._watchers -= 1
 
-    def _now(self) -> int:
+    async def _watch(self, service: str, context: _Context) -> None:
+        told: int | None = None
+        while True:
+            changed = self._changed  # before the look, so that nothing is missed
+            if (status := self._now(service)) != told:
+                await context.write(HealthCheckResponse(status=status))
+                told = status
+            await changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def _now(self, service: str) -> Any:
+        if service not in ("", SERVICE):
+            return HealthCheckResponse.SERVICE_UNKNOWN
         ready = any(backend.describe().state == "ready" for backend in self._backends)
         serving = ready and not self._is_draining
         return HealthCheckResponse.SERVING if serving else HealthCheckResponse.NOT_SERVING

@@ -50,7 +50,6 @@ class GrpcServer:
         """Takes no more streams, and says so to whoever watches its health; those that are open go on."""
         self._streams.drain()
         self._health.drain()
-        await self._health.publish()
 
 
 @asynccontextmanager
@@ -74,7 +73,6 @@ async def grpc_server(
     calls = NodeCalls(service.text, describe, options.limits.call_timeout_s)
     server = _server_of(streams, calls, node_health, doorkeeper, options)
     bound = [_bind(server, address, credentials) for address in addresses]
-    await node_health.publish()
     handle = GrpcServer(bound, tls=credentials is not None, streams=streams, health=node_health)
     with anyio.CancelScope(shield=True):  # a server whose start was cancelled could not be stopped
         await server.start()

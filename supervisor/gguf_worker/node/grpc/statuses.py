@@ -13,6 +13,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from gguf_worker.errors import GgufWorkerError, RequestError
+from gguf_worker.node import codec
 from gguf_worker.node.transport import TransportClosed
 from gguf_worker_v1 import common_pb2
 
@@ -81,14 +82,13 @@ def status_of(error: GgufWorkerError) -> grpc.StatusCode:
 
 def details_of(error: GgufWorkerError) -> str:
     """The status message: one line."""
-    return " ".join(error.message.split())[:MAX_MESSAGE_CHARACTERS]
+    return " ".join(codec.text(error.message).split())[:MAX_MESSAGE_CHARACTERS]
 
 
 def trailing_metadata(error: GgufWorkerError) -> tuple[tuple[str, bytes], ...]:
     """The error for the trailing metadata; without its fields where they are too long."""
-    message = common_pb2.Error(
-        code=error.code, message=details_of(error), retryable=error.retryable, fields=error.fields
-    )
+    message = codec.error_to_pb(error)
+    message.message = details_of(error)
     if message.ByteSize() > MAX_ERROR_BYTES:
         message.ClearField("fields")
     return ((ERROR_KEY, message.SerializeToString()),)

@@ -16,7 +16,7 @@ from gguf_worker.node.transport import TransportClosed
 TAKEN_KEY: Final = "gguf-worker-taken"
 """Initial metadata of a stream that the node serves. A refusal has none, and its status may come later."""
 
-_BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
+BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 """What gRPC raises for a read or a write on a stream that is over."""
 
 
@@ -50,7 +50,7 @@ class GrpcStream:
             raise self._end.with_traceback(None)
         try:
             await self._write(frame if isinstance(frame, bytes) else bytes(frame))
-        except _BROKEN as error:
+        except BROKEN as error:
             raise await self._why() from error  # what came before the end may still be received
         except asyncio.CancelledError:
             if self._end is None or _is_cancelled():
@@ -100,7 +100,7 @@ class GrpcStream:
                 self._room = self._loop.create_future()
                 _wake(self._arrival)
                 await self._room
-        except _BROKEN:
+        except BROKEN:
             pass  # the status says why
         except asyncio.CancelledError:
             if _is_cancelled():

@@ -14,7 +14,7 @@ from gguf_worker.node.grpc.calls import TextService
 from gguf_worker.node.grpc.doorkeeper import Doorkeeper, refuse
 from gguf_worker.node.grpc.limits import GrpcLimits
 from gguf_worker.node.grpc.statuses import abort
-from gguf_worker.node.grpc.stream import TAKEN_KEY, GrpcStream
+from gguf_worker.node.grpc.stream import BROKEN, TAKEN_KEY, GrpcStream
 from gguf_worker.node.transport import Transport, TransportClosed
 
 log = logging.getLogger(__name__)
@@ -59,10 +59,9 @@ class Streams:
             return
         if refusal := self._refusal():
             await abort(context, refusal)
-        await context.send_initial_metadata(((TAKEN_KEY, "stage"),))  # at once: the client waits for it
         stream = ServerStream(context, self._limits.max_frame_bytes)
-        task = asyncio.create_task(self._service.serve(stream, account=account))
-        self._open[stream] = task
+        task = asyncio.create_task(self._serve(stream, account))
+        self._open[stream] = task  # before anything is awaited: the limit counts it, and `finish` ends it
         try:
             await _until_done(task, stream)
         finally:
@@ -82,6 +81,13 @@ class Streams:
             await asyncio.wait(self._open.values(), timeout=END_S)
         for task in self._open.values():
             task.cancel()
+
+    async def _serve(self, stream: ServerStream, account: str) -> None:
+        try:
+            await stream.take()
+        except TransportClosed:
+            return
+        await self._service.serve(stream, account=account)
 
     def _refusal(self) -> GgufWorkerError | None:
         if self._is_draining:
@@ -103,6 +109,13 @@ class ServerStream(GrpcStream):
         self._context = context
         self.error: GgufWorkerError | None = None
         """What the stream ends with; None is a good end."""
+
+    async def take(self) -> None:
+        """Tells the client, which waits for it, that it has a stream. Raises TransportClosed."""
+        try:
+            await self._context.send_initial_metadata(((TAKEN_KEY, "stage"),))
+        except BROKEN as error:
+            raise _client_gone(self.peer) from error
 
     async def aclose(self, error: GgufWorkerError | None = None) -> None:
         """See Transport. The peer is told when the service is done with the stream."""

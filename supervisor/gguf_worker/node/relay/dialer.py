@@ -53,6 +53,8 @@ class RelayDialer:
         with anyio.move_on_after(timeout_s):
             await self._nats.wait_connected()
             return await self._connect(address, timeout_s)
+        if not self._nats.is_connected:
+            raise _unreachable(f"there is no connection to the relay {self._nats.url}", retryable=True)
         raise _unreachable(f"node {address} does not answer on the relay {self._nats.url}", retryable=True)
 
     async def _connect(self, name: str, timeout_s: float) -> RelayTransport:

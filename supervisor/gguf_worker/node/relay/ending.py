@@ -14,6 +14,8 @@ from gguf_worker.node.transport import TransportClosed
 MAX_BYTES: Final = 2048
 """Of an ending as JSON; a longer one loses its fields, and the end of its message."""
 
+MOST_LETTERS: Final = MAX_BYTES // 16
+"""Of a message that is cut; JSON may need 12 bytes for a letter."""
 _CODES: Final = ("closed", "unreachable", "lost", "unauthenticated", "too_large", "version", "deadline")
 """What `TransportClosed` may say; whatever else the peer says is in the field `reason`."""
 
@@ -41,7 +43,7 @@ class Ending:
         }
         if len(json.dumps(whole)) <= MAX_BYTES:
             return whole
-        return {**whole, "message": self.message[: MAX_BYTES // 8], "fields": {}}
+        return {**whole, "message": self.message[:MOST_LETTERS], "fields": {}}
 
     def to_json(self) -> bytes:
         """For the peer."""
@@ -65,7 +67,7 @@ class Ending:
             code, fields = "closed", {**fields, "reason": code}
         return cls(
             code=code,
-            message=str(said.get("message", code)),
+            message=str(said.get("message", code))[:MAX_BYTES],
             retryable=said.get("retryable") is True,
             fields=fields,
         )

@@ -47,7 +47,8 @@ class Question:
             max_frame_bytes=_number(said, "max_frame_bytes"),
             version=_number(said, "version"),
         )
-        if question.connection and not is_connection(question.connection):
+        is_ours = question.version == VERSION  # another version is refused as such, whatever its names are
+        if is_ours and question.connection and not is_connection(question.connection):
             raise ValueError("a connection is 32 hexadecimal digits")
         return question
 
@@ -82,7 +83,7 @@ class Answer:
         said = _load(data)
         return cls(
             instance=_text(said, "instance"),
-            epoch=int(_text(said, "epoch") or "0", 16),
+            epoch=_epoch(said),
             window_bytes=_number(said, "window_bytes"),
             max_frame_bytes=_number(said, "max_frame_bytes"),
             refusal=Ending.from_map(said["refusal"]) if "refusal" in said else None,
@@ -115,4 +116,11 @@ def _number(said: Mapping[str, object], name: str) -> int:
     value = said.get(name, 0)
     if not isinstance(value, int) or not 0 <= value < 2**63:
         raise ValueError(f"{name} is not a number")
+    return value
+
+
+def _epoch(said: Mapping[str, object]) -> int:
+    value = int(_text(said, "epoch") or "0", 16)
+    if not 0 <= value < 2**64:
+        raise ValueError("epoch is not a number of 64 bits")
     return value

@@ -9,6 +9,10 @@ from gguf_worker.node.relay.share import Share
 
 FRAME_OVERHEAD = 64
 """What a frame that waits to be read takes beside its bytes, so that empty ones are not free."""
+SHORT_BYTES = 1024
+"""A piece below it is copied: kept as it came, it would take many times its length."""
+MOST_EARLY = 2048
+"""Pieces before their time, however short they are."""
 
 
 class FrameTooLarge(Exception):
@@ -24,7 +28,7 @@ class Incoming:
         self._early: dict[int, memoryview] = {}
         self._early_bytes = 0
         self._prefix = bytearray()
-        self._parts: list[memoryview] = []
+        self._parts: list[memoryview | bytearray] = []
         self._assembled = 0
         self._missing = 0
         self._ready: deque[bytes] = deque()
@@ -67,7 +71,9 @@ class Incoming:
             self._keep_early(offset, piece)
             return
         self._append(piece[self.received - offset :])
-        while self._early and (start := min(self._early)) <= self.received:
+        for start in sorted(self._early):
+            if start > self.received:
+                break
             early = self._early.pop(start)
             self._early_bytes -= len(early)
             self._append(early[self.received - start :])
@@ -83,6 +89,8 @@ class Incoming:
     def _keep_early(self, offset: int, piece: memoryview) -> None:
         # A piece that was cut anew may overlap others; together they never take more than a window.
         known = self._early.get(offset, b"")
+        if not known and len(self._early) == MOST_EARLY:
+            return
         if len(known) < len(piece) and self._early_bytes + len(piece) <= self._share.most_bytes:
             self._early[offset] = piece
             self._early_bytes += len(piece) - len(known)
@@ -106,12 +114,20 @@ class Incoming:
 
     def _extend_frame(self, piece: memoryview) -> memoryview:
         part = piece[: self._missing]
-        self._parts.append(part)
+        self._keep_part(part)
         self._assembled += len(part)
         self._missing -= len(part)
         if self._missing == 0:
             self._finish_frame()
         return piece[len(part) :]
+
+    def _keep_part(self, part: memoryview) -> None:
+        if len(part) >= SHORT_BYTES:
+            self._parts.append(part)
+        elif self._parts and isinstance(last := self._parts[-1], bytearray):
+            last += part
+        else:
+            self._parts.append(bytearray(part))
 
     def _finish_frame(self) -> None:
         frame = b"".join(self._parts)

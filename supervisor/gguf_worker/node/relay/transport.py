@@ -176,9 +176,10 @@ class RelayTransport:
                 logger.debug("a message to %s was not published: %s", self.peer, error)
             finally:
                 self._carrying = False
+                self._look()  # also where the sender was cancelled: the link's own task then goes on
         else:
             self._link.expire(time.monotonic())
-        self._look()
+            self._look()
 
     @property
     def _may_carry(self) -> bool:
