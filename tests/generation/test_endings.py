@@ -186,6 +186,41 @@ async def test_stage_that_is_lost_at_the_end_acknowledges_nothing() -> None:
     assert generation.record.replays == 0
 
 
+async def test_end_that_fails_leaves_no_session() -> None:
+    """Whatever goes wrong when the stages are told, sessions end and rows are given back."""
+
+    def fail(kind: str, _stage: StandInStage) -> None:
+        if kind == "close":
+            raise ValueError("nobody thought of this")
+
+    route, sources = route_of(Rules(fate=Fate(on_call=fail)))
+    with pytest.raises(ValueError, match="nobody thought of this"):
+        await take(route.generate(PROMPT, max_tokens=2), 3)
+    assert [source.sessions for source in sources] == [[], [], []]
+    assert route.replay.budget.used == 0
+
+
+async def test_sessions_are_released_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages that do not answer cost their patience once, not once each."""
+    waiting: list[StandInSession] = []
+    all_wait = anyio.Event()
+    met: list[bool] = []
+
+    async def release(session: StandInSession) -> None:
+        waiting.append(session)
+        if len(waiting) == 3:
+            all_wait.set()
+        with anyio.move_on_after(1):
+            await all_wait.wait()
+        met.append(all_wait.is_set())
+
+    monkeypatch.setattr(StandInSession, "release", release)
+    route, _ = route_of(Rules())
+    async with route.open_chain() as chain:
+        await chain.forward(PROMPT, Output.NONE)
+    assert met == [True, True, True]
+
+
 async def test_replayed_stage_is_given_the_pieces_of_the_first_time() -> None:
     """The same rows in the same pieces, and nothing drawn again; the work is the same, at another attempt."""
     route, sources = route_of(Rules())
@@ -292,11 +327,12 @@ async def test_ids_of_a_work_are_in_the_log_of_its_requests(caplog: pytest.LogCa
 
 
 async def test_tokenizer_that_is_lost_is_asked_again() -> None:
-    """The text of a route outlives its stage once; a stage that is lost twice is told."""
+    """As often as a sequence outlives; a stage that is lost once more is told."""
     route, _ = route_of(Rules())
     with pytest.raises(NotImplementedError):
         await route.tokenize("a")
-    losses = [StageLost("gone"), StageLost("gone")]
+    most = route.replay.settings.max_losses
+    losses = [StageLost("gone") for _ in range(most + 1)]
 
     async def ask(_stage: Stage) -> str:
         if losses:
@@ -305,5 +341,5 @@ async def test_tokenizer_that_is_lost_is_asked_again() -> None:
 
     with pytest.raises(StageLost):
         await route._ask_vocabulary(ask)
-    losses.append(StageLost("gone"))
+    losses += [StageLost("gone") for _ in range(most)]
     assert await route._ask_vocabulary(ask) == "text"

@@ -29,6 +29,7 @@ from gguf_worker import (
 )
 from gguf_worker.errors import LocalProtocolError, StageLost, WorkerDied
 from gguf_worker.generation.replay import ReplaySettings
+from gguf_worker.process.child import ChildProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -61,10 +62,12 @@ def start(
 
 async def kill(route: Route, *stages: int) -> None:
     """Returns when their ends are known."""
-    for stage in stages:
-        os.kill(route.workers[stage].pid, signal.SIGKILL)
-    for stage in stages:
-        await route.workers[stage].wait_for_end()
+    # Taken once: while one end is waited for, another worker may have been replaced already.
+    workers = [route.workers[stage] for stage in stages]
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGKILL)
+    for worker in workers:
+        await worker.wait_for_end()
 
 
 async def undisturbed(
@@ -136,6 +139,41 @@ async def test_several_stages_at_once(
             generation = await disturbed(route, stages, at, SEEDED)
             assert generation.tokens == expected
             assert generation.record.replays == len(stages)
+
+
+@pytest.mark.parametrize("replay", [PATIENT, FORGETFUL], ids=["kept", "computed again"])
+@pytest.mark.parametrize("late", [0, 1, 2])
+async def test_stage_whose_end_is_known_late(
+    late: int, replay: ReplaySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All stages are killed, and two of them were replaced before the news of the third: on a busy machine a
+    process takes its time to die."""
+    specs = shards(4, 8)
+    expected = await undisturbed(specs, SEEDED)
+    async with start(specs, replay=replay) as route:
+        pid, is_known = route.workers[late].pid, anyio.Event()
+        wait_for_end = ChildProcess.wait_for_end
+
+        async def wait_longer(child: ChildProcess) -> None:
+            await wait_for_end(child)
+            if child.pid == pid:
+                await is_known.wait()
+
+        others = [one.events(from_start=False) for one in route.supervisors if one.pid != pid]
+
+        async def tell_when_others_are_back() -> None:
+            for events in others:
+                async for event in events:
+                    if isinstance(event, WorkerReady):
+                        break
+            is_known.set()
+
+        monkeypatch.setattr(ChildProcess, "wait_for_end", wait_longer)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tell_when_others_are_back)
+            generation = await disturbed(route, [0, 1, 2], 9, SEEDED)
+        assert generation.tokens == expected
+        assert [stage.replays for stage in generation.record.stages] == [1, 1, 1]
 
 
 # ---- in the middle of things --------------------------------------------------------------------

@@ -125,11 +125,10 @@ class SessionChain:
 
     async def release(self) -> None:
         """Ends the sessions whatever happened before. Those that were ended already are left alone."""
-        with anyio.CancelScope(shield=True):
-            for link in reversed(self._links):
-                await link.release()
         for rows in self._rows:
             rows.clear()
+        with anyio.CancelScope(shield=True):
+            await self._each(lambda link: link.release())
 
     async def _end(self, how: Callable[[StageSession], Awaitable[int]]) -> None:
         with anyio.CancelScope(shield=True):

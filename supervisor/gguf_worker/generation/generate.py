@@ -185,11 +185,11 @@ class Generation:
     async def _end(self, chain: SessionChain) -> None:
         """Tells every stage how it ended: those that may still compute are to give it up."""
         assert self.finish_reason is not None
-        if self.finish_reason in (FinishReason.CANCELLED, FinishReason.DEADLINE):
-            await chain.cancel(self.finish_reason)
-        else:
-            await chain.close(self.finish_reason)
-        await chain.release()
+        async with chain:
+            if self.finish_reason in (FinishReason.CANCELLED, FinishReason.DEADLINE):
+                await chain.cancel(self.finish_reason)
+            else:
+                await chain.close(self.finish_reason)
 
 
 def _us_since(started: float) -> int:

@@ -23,6 +23,8 @@ log = logging.getLogger("gguf_worker.generation")
 
 END_TIMEOUT_S = 5.0
 """How long the end of a session may take; nobody waits for a stage that does not say more."""
+SETTLED = "work_settled"
+"""Code of a stage that has written the receipt of a work."""
 RETRY_FIRST_S, RETRY_MOST_S = 0.05, 1.0
 """Between two attempts to open a session where there was no room for it."""
 
@@ -121,7 +123,10 @@ class Link:
                 lost = self.stage
                 self._lose(error)
             except GgufWorkerError as error:
-                if not error.retryable:
+                if error.code == SETTLED and self.work is not None and self._reached:
+                    # It was here before, and away for longer than a receipt waits.
+                    self.work = self.work.anew()
+                elif not error.retryable:
                     raise
                 # Those who lost the same stage open theirs again, too, and others wait for their place.
                 await anyio.sleep(delay_s)

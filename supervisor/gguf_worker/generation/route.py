@@ -160,16 +160,16 @@ class Route:
         return await SessionChain.open(self.sources, sampling, work=work, replay=self.replay)
 
     async def _ask_vocabulary(self, ask: Callable[[Stage], Awaitable[T]]) -> T:
-        """Asks the first stage that has one, and once more where that stage is lost meanwhile."""
+        """Asks the first stage that has one, and again where that stage is lost meanwhile, as often as a
+        sequence outlives."""
         lost: Stage | None = None
-        while True:
+        for _ in range(self.replay.settings.max_losses):
             stage = await self._with_vocabulary(lost)
             try:
                 return await ask(stage)
             except StageLost:
-                if lost is not None:
-                    raise
                 lost = stage
+        return await ask(await self._with_vocabulary(lost))
 
     async def _with_vocabulary(self, lost: Stage | None) -> Stage:
         for source in self.sources:
