@@ -1,12 +1,13 @@
 # gguf-worker: `make demo` shows it, `make test` proves it. Everything is set up on the way, in .venv and build/.
 #
-# Variables: PYTHON (3.11 or newer; makes .venv), JOBS (compilers at once), PYTEST_ARGS, BENCH_ARGS, FAULTS_ARGS,
-# FUZZ_SECONDS.
+# Variables: PYTHON (3.11 or newer; makes .venv), JOBS (compilers at once), PYTEST_ARGS, BENCH (one question of
+# bench/), BENCH_ARGS, FAULTS_ARGS, FUZZ_SECONDS.
 
 PYTHON ?= python3
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 FUZZ_SECONDS ?= 60
 PYTEST_ARGS ?=
+BENCH ?= *
 BENCH_ARGS ?=
 FAULTS_ARGS ?=
 
@@ -75,7 +76,7 @@ fuzz: $(STAMP)-llama ## fuzz the parsers for FUZZ_SECONDS each (clang)
 	scripts/fuzz build/fuzz $(FUZZ_SECONDS)
 
 bench: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## answer each question in bench/
-	@model=$$($(PY) tests/smollm2.py) && for question in bench/*.py; do \
+	@model=$$($(PY) tests/smollm2.py) && for question in bench/$(BENCH).py; do \
 	    echo "== $$question"; PYTHONPATH=tests $(PY) "$$question" "$$model" $(BENCH_ARGS) || exit 1; done
 
 faults: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## make every failure happen, print the table, write the evidence

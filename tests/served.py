@@ -106,9 +106,13 @@ class Served:
 
 @contextmanager
 def serving(
-    gguf_worker: CommandLine, *arguments: str, model: str = MODEL, **environment: str
+    gguf_worker: CommandLine,
+    *arguments: str,
+    model: str = MODEL,
+    engine: str = "fake",
+    **environment: str,
 ) -> Iterator[Served]:
-    """Serves a model of the fake engine; at the end it must have ended, with nothing left."""
+    """Serves a model, of the fake engine by default; at the end it must have ended, with nothing left."""
     with (
         tempfile.TemporaryDirectory() as folder,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified,
@@ -116,7 +120,7 @@ def serving(
         place = str(Path(folder) / "notify")  # a path of a socket has to be short
         notified.bind(place)
         notified.settimeout(TIMEOUT_S)
-        command = gguf_worker.command("serve", model, "--engine", "fake", *arguments)
+        command = gguf_worker.command("serve", model, "--engine", engine, *arguments)
         process = subprocess.Popen(
             command,
             env={**gguf_worker.environment, "NOTIFY_SOCKET": place, **environment},

@@ -1,14 +1,15 @@
-"""The status of a service over HTTP: four pages that are read and change nothing."""
+"""The status of a service over HTTP: pages that are read and change nothing."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from gguf_worker.serving.exposition import exposition
 from gguf_worker.serving.request import WithRequestId
@@ -18,9 +19,9 @@ from gguf_worker.serving.status import service_status
 NOT_KEPT = {"cache-control": "no-store"}
 
 
-def status_app(service: Service) -> Starlette:
-    """The application that `gguf-worker serve --http` serves."""
-    return Starlette(routes=status_routes(service), middleware=[Middleware(WithRequestId)])
+def status_app(service: Service, pages: Sequence[BaseRoute] = ()) -> Starlette:
+    """The application that `gguf-worker serve --http` serves, with more pages."""
+    return Starlette(routes=[*pages, *status_routes(service)], middleware=[Middleware(WithRequestId)])
 
 
 def status_routes(service: Service) -> list[Route]:

@@ -25,6 +25,8 @@ def exposition(service: Service, looks: Sequence[Look], accept: str) -> tuple[by
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(_Figures(service, looks))
+    for part in service.parts.values():
+        registry.register(part)
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 

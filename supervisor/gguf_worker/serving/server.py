@@ -26,6 +26,8 @@ HEAD_TIMEOUT_S = 10.0
 """From the first byte of a request, or the connection's begin, to the end of its headers."""
 KEEP_ALIVE_S = 30
 """How long a connection may be idle between two requests."""
+STUCK_S = 60.0
+"""How long a client may take nothing of an answer that waits for it."""
 FINISH_S = 5
 """How long requests that are under way may take when the server is told to end."""
 
@@ -73,10 +75,11 @@ class _EmbeddedServer(uvicorn.Server):
 
 
 class _ImpatientProtocol(H11Protocol):
-    """Ends a connection that does not finish its request's headers in time: uvicorn itself waits for ever,
-    and each such connection would hold a descriptor."""
+    """Ends a connection that does not finish its request's headers in time, or does not read its answer:
+    uvicorn itself waits for ever, and each such connection would hold a descriptor, and what it was sent."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _stuck: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -90,8 +93,17 @@ class _ImpatientProtocol(H11Protocol):
         elif self._deadline is None:
             self._start_deadline()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stuck = self.loop.call_later(STUCK_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._end_stuck()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_deadline()
+        self._end_stuck()
         super().connection_lost(exc)
 
     def _start_deadline(self) -> None:
@@ -101,3 +113,8 @@ class _ImpatientProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _end_stuck(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None

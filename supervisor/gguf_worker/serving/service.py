@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from enum import StrEnum
 
 import anyio
@@ -14,6 +15,7 @@ from gguf_worker._tasks import plain_task_group
 from gguf_worker._text import printable
 from gguf_worker.errors import WorkerStopped
 from gguf_worker.logs import log_event
+from gguf_worker.serving.part import Part
 from gguf_worker.serving.shard import Look, Shard
 from gguf_worker.serving.signals import StopRequest
 from gguf_worker.supervision.lifecycle import WorkerState
@@ -44,6 +46,8 @@ class Service:
         """As it was given."""
         self.shards: tuple[Shard, ...] = ()
         """In the order of their layers; none before `run`."""
+        self.parts: dict[str, Part] = {}
+        """What is served with the shards, by the name that it has in the status."""
         self._began = time.monotonic()
         self._was_ready = False
         self._is_draining = False
@@ -113,8 +117,10 @@ class Service:
         settings: WorkerSettings,
         stop: StopRequest,
         drain_timeout_s: float,
+        beside: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> None:
-        """Serves the shards until `stop` is asked for, then drains and stops them; no worker is left.
+        """Serves the shards until `stop` is asked for, then drains and stops them; no worker is left. What is
+        `beside` the shards is open until the stop is asked for, and left before they are drained.
 
         Raises why a worker could not be started or was given up, when every other one was stopped as well.
         """
@@ -125,7 +131,9 @@ class Service:
                 async with plain_task_group() as tasks:
                     for shard in self.shards:
                         tasks.start_soon(self._keep, shard, stop, name=f"shard {shard.layers}")
-                    await stop.asked.wait()
+                    async with beside():
+                        await stop.asked.wait()
+                        self._begin_drain(drain_timeout_s)
                     await self._drain(drain_timeout_s)
                     tasks.cancel_scope.cancel()
             finally:
@@ -140,11 +148,13 @@ class Service:
             if not stop.asked.is_set():
                 raise
 
-    async def _drain(self, timeout_s: float) -> None:
+    def _begin_drain(self, timeout_s: float) -> None:
         self._is_draining = True
         self._note_change()
         text = f"asked to stop: up to {timeout_s:g} s to finish"
         log_event(log, logging.INFO, "draining", text, timeout_s=timeout_s)
+
+    async def _drain(self, timeout_s: float) -> None:
         unfinished: list[str] = []
 
         async def drain(shard: Shard) -> None:

@@ -25,6 +25,7 @@ def service_status(service: Service, looks: Sequence[Look]) -> dict[str, object]
         "uptime_s": round(service.uptime_s, 3),
         "model": service.model,
         "workers": [_worker(look) for look in looks],
+        **{name: part.status() for name, part in service.parts.items()},
     }
 
 
