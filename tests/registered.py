@@ -54,7 +54,14 @@ def stage(
             token_embedding=start == 0,
             output_head=end == n_layer,
         ),
-        capacity=common_pb2.Capacity(max_sessions=max_sessions, kv_cells=4096, row_bytes=256),
+        capacity=common_pb2.Capacity(
+            max_sessions=max_sessions,
+            kv_cells=4096,
+            max_batch=512,
+            n_ctx=4096,
+            prefill_chunk=512,
+            row_bytes=256,
+        ),
         load=common_pb2.Load(sessions=sessions),
         state=state,
     )
@@ -103,7 +110,7 @@ def certificate(
 
 def view(
     *registrations: registration_pb2.Registration,
-    certificates: Iterable[registration_pb2.Certificate] = (certificate(),),  # noqa: B008 - never changed
+    certificates: Iterable[registration_pb2.Certificate] = (certificate(),),
 ) -> View:
     """What a tracker would know."""
     return View(

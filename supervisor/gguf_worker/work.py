@@ -20,7 +20,8 @@ class Work:
     request_id: str = field(default_factory=new_id)
     """Of the request that a client made."""
     work_id: str = field(default_factory=new_id)
-    """Of this execution of it; receipts are made of it. It stays the same when a stage is replayed."""
+    """Of this execution of it; receipts are made of it. It stays the same when a stage is replayed, but for
+    one that has written the receipt meanwhile."""
     account: str = ""
     """Who pays; empty where nobody does."""
     deadline: float | None = None
@@ -33,6 +34,10 @@ class Work:
     def again(self) -> Self:
         """The same work, opened once more."""
         return replace(self, attempt=self.attempt + 1)
+
+    def anew(self) -> Self:
+        """Another work of the same request: for a stage that has written the receipt of this one."""
+        return replace(self, work_id=new_id())
 
     def remaining_s(self) -> float | None:
         """Seconds until the deadline, at least 0; None where there is none."""

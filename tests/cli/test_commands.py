@@ -57,7 +57,7 @@ def test_run_prints_one_object(
             *division,
         )
     )
-    assert set(found) == {"text", "tokens", "finish_reason", "shards", "timings"}
+    assert set(found) == {"text", "tokens", "finish_reason", "replays", "shards", "timings"}
     assert (found["tokens"], found["finish_reason"]) == (tokens, "length")
     assert found["text"].strip() == text.strip()
     assert [shard["layers"] for shard in found["shards"]] == layers
@@ -82,6 +82,27 @@ def test_run_streams_text_and_shows_workers(gguf_worker: CommandLine, model: Pat
     table = result.stderr.splitlines()[-4:]
     assert table[0].split() == ["layers", "pid", "owned", "resident", "tokens/s"]
     assert [line.split()[0] for line in table[1:]] == ["0:2", "2:4", "4:6"]
+
+
+def test_run_outlives_a_worker(gguf_worker: CommandLine, model: Path) -> None:
+    """A worker that is killed in mid-text is replaced, and the text is the same."""
+    options = ("--max-tokens", "400", "--threads", str(THREADS), "--shards", "3")
+    command = gguf_worker.command("run", model, "--prompt", PROMPT, *options)
+    said = []
+    for is_disturbed in (False, True):
+        with subprocess.Popen(
+            command, bufsize=0, env=gguf_worker.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            first = process.stdout.read(1)
+            if is_disturbed:
+                gguf_worker.workers()[1].kill()
+            rest, stderr = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, stderr
+        said.append(first + rest)
+    assert said[0] == said[1]
+    assert b"of which 1 died and were replaced" in stderr
+    assert gguf_worker.workers() == []
 
 
 def test_run_interrupted_leaves_nothing(gguf_worker: CommandLine, model: Path) -> None:

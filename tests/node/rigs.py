@@ -20,7 +20,7 @@ from gguf_worker.node.clock import Clock
 from gguf_worker.node.gguf_backend import GgufBackend
 from gguf_worker.node.remote_session import RemoteTimeouts
 from gguf_worker.node.remote_stage import RemoteStage
-from gguf_worker.node.stage_service import StageService
+from gguf_worker.node.stage_service import QUEUED_BYTES, StageService
 from gguf_worker.node.stage_stream import StreamSettings
 from gguf_worker.protocol.messages import Output, Result
 from gguf_worker.testing.memory_transport import MemoryLink, MemoryTransport
@@ -83,11 +83,15 @@ class Rig:
 
 @asynccontextmanager
 async def rig_of(
-    backends: Sequence[ModelBackend], *, clock: Clock | None = None, settings: StreamSettings | None = None
+    backends: Sequence[ModelBackend],
+    *,
+    clock: Clock | None = None,
+    settings: StreamSettings | None = None,
+    queued_bytes: int = QUEUED_BYTES,
 ) -> AsyncIterator[Rig]:
     """A node with these backends. At the end its streams are cut off."""
     ledger = MemoryLedger()
-    service = StageService(backends, ledger, NODE, clock=clock, settings=settings)
+    service = StageService(backends, ledger, NODE, clock=clock, settings=settings, queued_bytes=queued_bytes)
     async with anyio.create_task_group() as tasks:
         yield Rig(backends=backends, service=service, ledger=ledger, tasks=tasks)
         tasks.cancel_scope.cancel()

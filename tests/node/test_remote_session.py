@@ -412,14 +412,21 @@ async def test_fork_draws_by_its_own_sampling(kind: str) -> None:
         await fork.close()
 
 
-async def test_rows_that_cannot_be_counted_are_not_given_out(kind: str) -> None:
+async def test_rows_that_cannot_be_counted_are_not_given_out(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client hears nothing of the node's files; the node's log does."""
     async with node(kind) as rig:
         session = await rig.stage(0).open_session()
         await forward(session, *TOKENS[:4])
-        rig.ledger.failure = GgufWorkerError("the disk is full")
-        with pytest.raises(RequestError, match="the disk is full") as refusal:
+        path = "/home/somebody/receipts.sqlite"
+        rig.ledger.failure = GgufWorkerError(f"ledger {path}: the disk is full", fields={"path": path})
+        with pytest.raises(RequestError, match="try again, or ask another node") as refusal:
             await forward(session, 5)
         assert (refusal.value.code, refusal.value.retryable) == ("ledger", True)
+        assert path not in f"{refusal.value.message} {refusal.value.fields}"
+        (line,) = [one for one in caplog.records if getattr(one, "event", "") == "ledger_error"]
+        assert path in line.getMessage()
         rig.ledger.failure = None
         assert await forward(session, 5) == 5
         await session.close("stop")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gguf_worker import Recipe, ShardSpec
+from gguf_worker.errors import RemoteProtocolError
+from gguf_worker.node.remote_stage import RemoteStage
+from gguf_worker.node.transport import Transport
 from gguf_worker.protocol.messages import Output, Result, Sampling
 from gguf_worker.work import Work
 from node.rigs import TOKENS, Rig, backends_of, node, rig_of, through
@@ -90,3 +93,17 @@ async def test_text_is_any_stages_that_has_the_vocabulary(kind: str) -> None:
         assert tokens == await rig.stage(0).tokenize(b"hello")
         assert await stage.detokenize(tokens) == await rig.stage(2).detokenize(tokens)
         await rig.ended()
+
+
+@pytest.mark.parametrize("size", ["n_ctx", "prefill_chunk", "max_batch", "row_bytes"])
+async def test_stage_that_could_be_asked_for_nothing_is_refused(size: str) -> None:
+    """Whoever registered it: rows are cut by these."""
+
+    async def connect() -> Transport:
+        raise AssertionError("it is not dialled")
+
+    async with node("toy") as rig:
+        stage = rig.backends[0].describe()
+        setattr(stage.capacity, size, 0)
+        with pytest.raises(RemoteProtocolError, match="node-b registered"):
+            RemoteStage(stage, "node-b", connect)

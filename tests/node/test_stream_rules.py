@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 
+from gguf_worker.logs import fields_of
 from gguf_worker.node import versions
 from gguf_worker.node.stage_stream import StreamSettings
 from gguf_worker.node.text_service import MAX_TEXT_BYTES, MAX_TOKENS
@@ -16,6 +18,7 @@ from gguf_worker_v1 import common_pb2, stage_pb2
 from node.raw import HELLO, RawClient, tokens
 from node.rigs import Rig, node, rig_of
 from node.toy_backend import ToyBackend
+from registered import ManualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -289,6 +292,54 @@ async def test_flood_is_not_read(note: Callable[[str], None]) -> None:
             await client.link.client.aclose()
         backend.gate.set()
         await rig.ended()
+
+
+async def test_streams_share_the_bytes_of_a_node() -> None:
+    """A client that floods its stream leaves every other one a request at a time, which is what it needs."""
+    backend = ToyBackend(0, 3)
+    backend.gate = anyio.Event()
+    async with rig_of([backend], queued_bytes=4000) as rig:
+        flood, other = await raw(rig), await raw(rig)
+        for client in (flood, other):
+            await client.open(identity(rig))
+        with anyio.move_on_after(0.1):
+            while True:
+                await flood.send(forward=stage_pb2.Forward(hidden=bytes(1000)))
+        assert flood.number < 24
+        with anyio.move_on_after(0.1):
+            while True:
+                await other.send(forward=stage_pb2.Forward(hidden=bytes(1000)))
+        assert other.number < flood.number
+        backend.gate.set()
+        for request in range(2, 8):
+            assert (await other.receive()).request == request
+        await flood.link.client.aclose()
+        await other.link.client.aclose()
+        await rig.ended()
+
+
+async def test_stream_without_a_session_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """After hello, and after a session's end; one that has a session is kept however long it is silent."""
+    caplog.set_level(logging.INFO)
+    clock, backend = ManualClock(), ToyBackend(0, 3)
+    async with rig_of([backend], clock=clock) as rig:
+        fresh, ended, used = await raw(rig), await raw(rig), await raw(rig)
+        await fresh.greet()
+        for client in (ended, used):
+            await client.open(identity(rig))
+        clock.advance(50)
+        await anyio.wait_all_tasks_blocked()
+        await ended.ask(close=stage_pb2.Close(finish_reason="stop"))
+        assert (await ended.receive()).HasField("closed")
+        clock.advance(20)
+        assert (await fresh.refusal()).code == "idle"
+        clock.advance(50)
+        assert (await ended.refusal()).code == "idle"
+        clock.advance(1000)
+        await anyio.wait_all_tasks_blocked()
+        assert (await used.ask(forward=tokens(0, 1))).result.length == 1
+    told = [(one.event, fields_of(one)["code"]) for one in caplog.records if hasattr(one, "event")]
+    assert [told.count((event, "idle")) for event in ("stage_refused", "stage_session")] == [1, 1]
 
 
 async def test_peer_that_breaks_off_costs_nothing(kind: str) -> None:

@@ -14,7 +14,9 @@ import typer
 
 import gguf_worker
 from gguf_worker.cli.errors import CommandError, guarded
+from gguf_worker.cli.gateway_options import API_PANEL, ApiOptions
 from gguf_worker.cli.layers import parse_cuts, parse_layers
+from gguf_worker.cli.node_options import NodeOptions, PeerOptions, parse_address
 from gguf_worker.cli.options import (
     CacheDir,
     Engine,
@@ -23,6 +25,7 @@ from gguf_worker.cli.options import (
     Model,
     RecipeOptions,
     SamplingOptions,
+    TrackerOptions,
     seconds,
     with_options,
 )
@@ -127,6 +130,9 @@ def serve_command(
     model: Model,
     recipe: RecipeOptions,
     host: HostOptions,
+    node: NodeOptions,
+    tracker: TrackerOptions,
+    api: ApiOptions,
     layers: Annotated[
         str | None,
         typer.Option(
@@ -145,8 +151,18 @@ def serve_command(
             "--http",
             metavar="HOST:PORT",
             rich_help_panel=SERVICE_PANEL,
-            help="Show /healthz, /readyz, /metrics and /v1/status there; port 0 is any that is free. "
-            "Anything but loopback lets other machines read them. [dim]Default: no HTTP.[/dim]",
+            help="Serve OpenAI's API there, where the workers hold a complete model, and show /healthz, "
+            "/readyz, /metrics and /v1/status; port 0 is any that is free. Anything but loopback lets other "
+            "machines read these, and needs a key for the API. [dim]Default: no HTTP.[/dim]",
+        ),
+    ] = None,
+    alias: Annotated[
+        str | None,
+        typer.Option(
+            *("--alias", "-a"),
+            metavar="NAME",
+            rich_help_panel=API_PANEL,
+            help="What the API calls the model. [dim]Default: as its file, without .gguf.[/dim]",
         ),
     ] = None,
     restarts: Annotated[
@@ -205,11 +221,14 @@ def serve_command(
         ),
     ] = None,
 ) -> None:
-    """Runs supervised workers in the foreground until SIGTERM or Ctrl-C.
+    """Runs supervised workers in the foreground until SIGTERM or Ctrl-C; as a node of a mesh, where asked.
 
     A worker that dies is started again with the same identity. The log goes to stderr. SIGTERM or Ctrl-C lets
     running requests finish; a second one kills the workers at once. systemd is told when all workers are
     ready, what they do, and that the service lives (Type=notify, WatchdogSec).
+
+    With --listen or --relay the workers are stages of a mesh: registered with the tracker, and served to
+    whoever forms a route over them. Every work has a receipt.
 
     [bold]Exit status[/bold]: 0 stopped as it was asked; 1 could not start or go on (a refused load, a taken
     port); 2 wrong usage; 69 a worker was given up after too many restarts; 130 or 143 killed by a second
@@ -220,6 +239,8 @@ def serve_command(
     gguf-worker serve model.gguf --http 127.0.0.1:8080
 
     gguf-worker serve model.gguf --layers 0:16 --shards 2 --parallel 8 --drain-timeout 60
+
+    gguf-worker serve model.gguf --layers 0:16 --listen 127.0.0.1:0 --tracker nats://127.0.0.1:4222
     """
     from gguf_worker.cli import serve
     from gguf_worker.supervision.policy import RestartPolicy
@@ -230,15 +251,209 @@ def serve_command(
         n_shards=shards,
         recipe=recipe.recipe(),
         host=host,
-        http=None if http is None else serve.parse_address(http),
+        http=None if http is None else parse_address("--http", http),
+        api=None if http is None else serve.served_api(api, alias or model, drain_timeout_s=drain_timeout),
         restart=RestartPolicy(
             max_restarts=restarts, window_s=restart_window, backoff_initial_s=restart_backoff
         ),
         drain_timeout_s=drain_timeout,
+        node=serve.served_node(node, tracker, drain_timeout_s=drain_timeout),
         as_json=not sys.stderr.isatty() if json is None else json,
         log_level=logging.getLevelNamesMapping()[log_level.upper()],
     )
     raise typer.Exit(serve.serve(config))
+
+
+@app.command("generate")
+@with_options
+def generate_command(
+    prompt: Annotated[str, typer.Option("--prompt", "-p", metavar="TEXT", help="The text to go on from.")],
+    tracker: TrackerOptions,
+    sampling: SamplingOptions,
+    peers: PeerOptions,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            *("--model", "-m"),
+            metavar="NAME",
+            help="The model's name, or its artifact's digest or the begin of that. [dim]Default: any that "
+            "there is a route for.[/dim]",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            *("--max-tokens", "--predict", "-n"), min=1, metavar="N", help="Most tokens to generate."
+        ),
+    ] = 128,
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            "--deadline",
+            parser=seconds,
+            metavar="SECONDS",
+            help="Give up after so long, at every stage. [dim]Default: never.[/dim]",
+        ),
+    ] = None,
+    account: Annotated[
+        str, typer.Option("--account", metavar="NAME", help="Who pays, where nodes ask for no token.")
+    ] = "",
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Show what each stage did and how long it took.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Generates text over the nodes of a mesh.
+
+    A route is formed of the nodes that the tracker knows: complete, of one artifact, recipe and build, with a
+    certificate. The text streams to stdout, the route and what became of it go to stderr. A node that is lost
+    is replaced, or waited for, and the text goes on. Ctrl-C cancels the work at every stage.
+
+    [bold]Examples[/bold]
+
+    gguf-worker generate --tracker nats://127.0.0.1:4222 -p "Once upon a time"
+
+    gguf-worker generate --tracker nats://127.0.0.1:4222 -m SmolLM2 -p "Once" --relay-only --timings
+    """
+    from gguf_worker.cli import generate, interrupt
+
+    if sampling.logprobs and not json:
+        raise CommandError("--logprobs was given without --json", remedy="give both: they are shown there")
+    config = generate.GenerateConfig(
+        nats=tracker.nats_options("gguf-worker generate"),
+        peers=peers,
+        model=model,
+        prompt=prompt,
+        max_tokens=max_tokens,
+        sampling=sampling.sampling(),
+        deadline_s=deadline,
+        account=account,
+        timings=timings,
+        json=json,
+    )
+    interrupt.run_interruptibly(generate.generate, config)
+
+
+@app.command("gateway")
+@with_options
+def gateway_command(
+    http: Annotated[
+        str,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            help="Where the API is served; port 0 is any that is free. Anything but loopback needs a key.",
+        ),
+    ],
+    tracker: TrackerOptions,
+    api: ApiOptions,
+    peers: PeerOptions,
+    drain_timeout: Annotated[
+        float,
+        typer.Option(
+            "--drain-timeout",
+            parser=seconds,
+            metavar="SECONDS",
+            help="How long running requests may take to finish after SIGTERM or Ctrl-C.",
+        ),
+    ] = 30.0,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        typer.Option("--log-level", help="The least that is logged."),
+    ] = "info",
+    json: Annotated[
+        bool | None,
+        typer.Option(
+            "--json/--text",
+            show_default=False,
+            help="Log lines as JSON, or as text for people. [dim]Default: text on a terminal, else "
+            "JSON.[/dim]",
+        ),
+    ] = None,
+) -> None:
+    """Serves OpenAI's API over the nodes of a mesh until SIGTERM or Ctrl-C.
+
+    Every model that the nodes which the tracker knows form a route of can be asked for by its name. A node
+    that is lost is replaced, or waited for, and the text goes on. A client that leaves has its work cancelled
+    at every node.
+
+    [bold]Examples[/bold]
+
+    gguf-worker gateway --tracker nats://127.0.0.1:4222 --http 127.0.0.1:8000
+
+    gguf-worker gateway --tracker tls://nats.example:4222 --http 0.0.0.0:8000 --api-key-file keys
+    """
+    from gguf_worker.cli import gateway
+
+    config = gateway.GatewayConfig(
+        nats=tracker.nats_options("gguf-worker gateway"),
+        peers=peers,
+        http=parse_address("--http", http),
+        keys=api.keys(),
+        is_insecure=api.http_insecure,
+        model=api.model_settings(),
+        gateway=api.gateway_settings(),
+        drain_timeout_s=drain_timeout,
+        as_json=not sys.stderr.isatty() if json is None else json,
+        log_level=logging.getLevelNamesMapping()[log_level.upper()],
+    )
+    raise typer.Exit(gateway.gateway(config))
+
+
+@app.command("nodes")
+@with_options
+def nodes_command(
+    tracker: TrackerOptions,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on, and show every change until Ctrl-C.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Shows the nodes of a mesh: what they serve, how full they are, and when they were last heard of.
+
+    What is shown was attested by the engines that serve it. With --watch and --json there is one JSON object
+    on each line.
+
+    [bold]Example[/bold]
+
+    gguf-worker nodes --tracker nats://127.0.0.1:4222 --watch
+    """
+    from gguf_worker.cli import interrupt, nodes
+
+    config = nodes.NodesConfig(nats=tracker.nats_options("gguf-worker nodes"), watch=watch, json=json)
+    interrupt.run_interruptibly(nodes.show_nodes, config)
+
+
+@app.command("routes")
+@with_options
+def routes_command(
+    tracker: TrackerOptions,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            *("--model", "-m"),
+            metavar="NAME",
+            help="Only of this model: its name, its artifact's digest, or how one of them begins.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Shows the routes that the nodes of a mesh form, and why the rest is in none.
+
+    A route is complete, of one artifact, one recipe and one class of builds, and there is a certificate for
+    it. Of each recipe that route is shown that is the best by load and number of stages; whoever uses it
+    measures how far the nodes are as well.
+
+    The exit status is 0 where there is a route, and 1 where there is none.
+
+    [bold]Example[/bold]
+
+    gguf-worker routes --tracker nats://127.0.0.1:4222 --model SmolLM2
+    """
+    from gguf_worker.cli import interrupt, routes
+
+    config = routes.RoutesConfig(nats=tracker.nats_options("gguf-worker routes"), model=model, json=json)
+    raise typer.Exit(interrupt.run_interruptibly(routes.show_routes, config))
 
 
 @app.command("plan")
@@ -421,6 +636,78 @@ def doctor_command(cache_dir: CacheDir = None, json: Json = False) -> None:
 
     config = doctor.DoctorConfig(cache_dir=cache_dir, json=json)
     raise typer.Exit(interrupt.run_interruptibly(doctor.examine, config))
+
+
+@app.command("receipts")
+@with_options
+def receipts_command(
+    tracker: TrackerOptions,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger",
+            metavar="FILE",
+            help="A node's ledger; a node may be writing it. [dim]Default: "
+            "$XDG_STATE_HOME/gguf-worker/receipts.sqlite, else the same in ~/.local/state.[/dim]",
+        ),
+    ] = None,
+    work: Annotated[str | None, typer.Option("--work", metavar="ID", help="Only of this work.")] = None,
+    account: Annotated[
+        str | None, typer.Option("--account", metavar="NAME", help="Only of this account.")
+    ] = None,
+    node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only of this node.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            help="Only settled at this time or later: 2026-03-01, 2026-03-01T12:00Z, or 24h for a day ago.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Only settled before this time.")
+    ] = None,
+    by: Annotated[
+        Literal["account", "node", "artifact", "finish_reason"] | None,
+        typer.Option("--sum", metavar="FIELD", help="Add up by account, node, artifact or finish_reason."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, metavar="N", help="Show the newest N receipts.")
+    ] = 100,
+    json: Json = False,
+) -> None:
+    """Lists or sums receipts: one for each work and node, of a node's ledger or with --tracker of a mesh.
+
+    [bold]Examples[/bold]
+
+    gguf-worker receipts --since 24h
+
+    gguf-worker receipts --sum account --since 2026-03-01 --until 2026-04-01
+
+    gguf-worker receipts --tracker nats://127.0.0.1:4222 --work 6f1c2a --json
+    """
+    from gguf_worker.cli import receipts
+    from gguf_worker.node.receipts.ledger import default_ledger_path
+    from gguf_worker.node.receipts.query import ReceiptQuery
+
+    if ledger is not None and tracker.tracker is not None:
+        raise CommandError("--ledger and --tracker were both given", remedy="give one of them")
+    query = ReceiptQuery(
+        work_id=work,
+        account=account,
+        node=node,
+        since_ms=None if since is None else receipts.parse_moment(since),
+        until_ms=None if until is None else receipts.parse_moment(until),
+        limit=limit,
+    )
+    config = receipts.ReceiptsConfig(
+        ledger=ledger or default_ledger_path(),
+        nats=None if tracker.tracker is None else tracker.nats_options("gguf-worker receipts"),
+        query=query,
+        by=by,
+        json=json,
+    )
+    receipts.receipts(config)
 
 
 @cache_app.command("ls")

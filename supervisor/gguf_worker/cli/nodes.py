@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from gguf_worker.cli.text import harmless, plain_table, print_json, printable, size
+from gguf_worker.cli.text import one_line, plain_table, print_json, printable, size
 from gguf_worker.node.nats import NatsOptions, connect_nats
 from gguf_worker.node.tracker.jetstream import JetStreamTracker
 from gguf_worker.node.tracker.tracker import Tracker, View
@@ -85,7 +85,7 @@ def describe(view: View, ages: Mapping[str, float] | None = None) -> str:
     ]
     columns = COLUMNS if ages is None else (*COLUMNS, "heard")
     lines = [plain_table(columns, rows)] if rows else ["no node is registered"]
-    lines += [f"refused: {printable(node)}: {harmless(reason)}" for node, reason in view.refused.items()]
+    lines += [f"refused: {printable(node)}: {one_line(reason)}" for node, reason in view.refused.items()]
     return "\n".join(lines)
 
 

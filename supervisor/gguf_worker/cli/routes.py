@@ -8,7 +8,7 @@ from itertools import groupby
 
 from gguf_worker.cli.errors import EXIT_FAILED
 from gguf_worker.cli.nodes import endpoint, endpoint_to_json, stage_to_json
-from gguf_worker.cli.text import harmless, plain_table, print_json, printable
+from gguf_worker.cli.text import one_line, plain_table, print_json, printable
 from gguf_worker.node.nats import NatsOptions, connect_nats
 from gguf_worker.node.tracker.formation import Formation, RoutePlan, Wanted, routes
 from gguf_worker.node.tracker.groups import StagePlan, recipe_id
@@ -66,9 +66,9 @@ def _row(plan: StagePlan) -> tuple[str, ...]:
 
 def _reasons(formation: Formation) -> Iterator[str]:
     for subject, refusals in groupby(formation.refused, lambda refusal: refusal.subject):
-        yield f"  {harmless(subject)}"
+        yield f"  {one_line(subject)}"
         for refusal in refusals:
-            yield f"    {harmless(refusal.reason)}"
+            yield f"    {one_line(refusal.reason)}"
 
 
 def to_json(formation: Formation) -> dict[str, object]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -15,17 +16,26 @@ from gguf_worker import Recipe, RestartPolicy, ShardSpec, WorkerSettings
 from gguf_worker._tasks import plain_task_group
 from gguf_worker.cli.division import divide, look_at_model
 from gguf_worker.cli.errors import EXIT_FAILED, CommandError, describe
+from gguf_worker.cli.gateway_options import ApiOptions
 from gguf_worker.cli.layers import Range
 from gguf_worker.cli.live import live_view
-from gguf_worker.cli.options import HostOptions
+from gguf_worker.cli.node_options import NodeOptions
+from gguf_worker.cli.options import HostOptions, TrackerOptions
 from gguf_worker.errors import GgufWorkerError, GivenUp
 from gguf_worker.logs import LogWriter, log_event, logging_to
-from gguf_worker.serving.address import Address, AddressError, bound_address, is_loopback, listen
+from gguf_worker.serving.address import Address, bound_address, is_loopback, listen
 from gguf_worker.serving.app import status_app
 from gguf_worker.serving.notify import Notifier, announced
 from gguf_worker.serving.server import http_server
 from gguf_worker.serving.service import Service
+from gguf_worker.serving.shown import ServiceShown
 from gguf_worker.serving.signals import StopRequest, stop_signals
+from gguf_worker.status_page.board import Board
+from gguf_worker.status_page.pages import page_routes
+
+if TYPE_CHECKING:  # what a node or the API needs is imported when there is one
+    from gguf_worker.cli.api import OpenApi, ServedApi
+    from gguf_worker.cli.node import ServedNode
 
 EXIT_GIVEN_UP = 69
 """sysexits' EX_UNAVAILABLE: the workers died too often, which another start may or may not mend."""
@@ -42,8 +52,12 @@ class ServeConfig:
     recipe: Recipe
     host: HostOptions
     http: Address | None
+    api: ServedApi | None
+    """None: HTTP shows the status only."""
     restart: RestartPolicy
     drain_timeout_s: float
+    node: ServedNode | None
+    """None: no part of a mesh."""
     as_json: bool
     """Whether log lines are JSON."""
     log_level: int
@@ -54,12 +68,23 @@ class ServeConfig:
         return sys.stderr.isatty() and not self.as_json
 
 
-def parse_address(text: str) -> Address:
-    """Reads the value of --http. Raises CommandError."""
-    try:
-        return Address.parse(text)
-    except AddressError as error:
-        raise CommandError(f"--http: {error}") from error
+def served_node(
+    options: NodeOptions, tracker: TrackerOptions, *, drain_timeout_s: float
+) -> ServedNode | None:
+    """The node that is asked for; None where nothing asks for one. Raises CommandError, and GgufWorkerError
+    for a name or file that does not do."""
+    if not options.is_given and tracker.tracker is None:
+        return None
+    from gguf_worker.cli.node import ServedNode
+
+    return ServedNode.of(options, tracker, drain_timeout_s=drain_timeout_s)
+
+
+def served_api(options: ApiOptions, name: str, *, drain_timeout_s: float) -> ServedApi:
+    """The API of one model. Raises GgufWorkerError for a file of keys that does not do."""
+    from gguf_worker.cli.api import ServedApi
+
+    return ServedApi.of(options, name, drain_timeout_s=drain_timeout_s)
 
 
 def serve(config: ServeConfig) -> int:
@@ -95,8 +120,14 @@ async def _serve_until_stopped(config: ServeConfig, stop: StopRequest, writer: L
     """HTTP and the service manager are answered from the begin to the end; the workers live in between."""
     service = Service(config.model)
     async with AsyncExitStack() as stack:
+        api = None
         if config.http is not None:
-            await stack.enter_async_context(http_server(status_app(service), _listen(config.http)))
+            sockets = _listen(config.http)
+            api = await stack.enter_async_context(_api(config.api, sockets))
+            board = Board(ServiceShown(service, None if api is None else api.gateway.figures.recent))
+            app = status_app(service, page_routes(board)) if api is None else api.app(service, board)
+            await stack.enter_async_context(http_server(app, sockets))
+            await stack.enter_async_context(board.running())  # ends what pages read, before the server ends
         await stack.enter_async_context(announced(service, Notifier.take()))
         log_event(log, logging.INFO, "starting", f"looking at {config.model}", model=config.model)
         specs = await unless_stopped(stop, lambda: shards_of(config))
@@ -105,7 +136,46 @@ async def _serve_until_stopped(config: ServeConfig, stop: StopRequest, writer: L
         if config.is_live:
             await stack.enter_async_context(live_view(service, writer))
         settings = WorkerSettings(restart=config.restart)
-        await service.run(specs, settings=settings, stop=stop, drain_timeout_s=config.drain_timeout_s)
+        beside = await stack.enter_async_context(_beside(service, config.node, api))
+        await service.run(
+            specs, settings=settings, stop=stop, drain_timeout_s=config.drain_timeout_s, beside=beside
+        )
+
+
+@asynccontextmanager
+async def _api(api: ServedApi | None, sockets: Sequence[socket.socket]) -> AsyncIterator[OpenApi | None]:
+    """The API, where these sockets may be asked for it."""
+    if api is None or not api.may_listen_on(sockets):
+        yield None
+        return
+    async with api.opened() as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def _beside(
+    service: Service, node: ServedNode | None, api: OpenApi | None
+) -> AsyncIterator[Callable[[], AbstractAsyncContextManager[object]]]:
+    """What is open beside the shards: the API's model, and a node, whose surroundings stay until they have
+    ended."""
+    async with AsyncExitStack() as stack:
+        opened: list[Callable[[], AbstractAsyncContextManager[object]]] = []
+        if node is not None:
+            from gguf_worker.cli.node import node_of_shards, surroundings
+
+            around = await stack.enter_async_context(surroundings(node))
+            opened.append(lambda: node_of_shards(service, node.config, around))
+        if api is not None:
+            opened.append(lambda: api.model_of(service))
+        yield lambda: _all_of(opened)
+
+
+@asynccontextmanager
+async def _all_of(opened: Sequence[Callable[[], AbstractAsyncContextManager[object]]]) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for one in opened:
+            await stack.enter_async_context(one())
+        yield
 
 
 def _listen(address: Address) -> list[socket.socket]:

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from gguf_worker.errors import GgufWorkerError
+from gguf_worker.errors import GgufWorkerError, RequestError
+from gguf_worker.logs import log_event
 from gguf_worker.work import Work
+
+log = logging.getLogger(__name__)
 
 
 class WorkSettled(GgufWorkerError):
     """Raised when a session is opened for a work whose receipt is written: what follows is another work."""
 
     default_code = "work_settled"
+
+
+class WorkConflict(GgufWorkerError):
+    """Raised when a work comes a second time and is another one."""
+
+    default_code = "work_conflict"
+
+
+@contextmanager
+def told_to_clients(what: str) -> Iterator[None]:
+    """What a ledger says of a work goes to its client. What is wrong with the ledger itself is the node's
+    own affair: it is logged, and the client hears RequestError with code `ledger`."""
+    try:
+        yield
+    except (WorkSettled, WorkConflict, RequestError):
+        raise
+    except GgufWorkerError as error:
+        log_event(log, logging.ERROR, "ledger_error", f"{what}: {error.message}", code=error.code)
+        raise RequestError(
+            f"{what}: the node cannot write receipts now; try again, or ask another node",
+            code="ledger",
+            retryable=True,
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,4 +75,4 @@ class Ledger(Protocol):
     """The receipts of one node."""
 
     async def open(self, work: Work, *, artifact: str, layers: tuple[int, int]) -> LedgerEntry:
-        """Begins or goes on with a work. Raises WorkSettled."""
+        """Begins or goes on with a work. Raises WorkSettled and WorkConflict."""

@@ -13,7 +13,7 @@ from gguf_worker._schema import Buffer
 from gguf_worker.errors import GgufWorkerError, RequestError, StageLost
 from gguf_worker.logs import log_event
 from gguf_worker.node.backend import BackendSession, ModelBackend
-from gguf_worker.node.ledger import LedgerEntry, Use, WorkSettled
+from gguf_worker.node.ledger import LedgerEntry, Use, told_to_clients
 from gguf_worker.protocol.messages import Output, Result, Sampling
 from gguf_worker.work import Work
 from gguf_worker_v1 import stage_pb2
@@ -168,17 +168,8 @@ class NodeSession:
             bytes_out=bytes_out,
         )
         with anyio.CancelScope(shield=True):  # it was computed, whoever has lost interest meanwhile
-            try:
+            with told_to_clients("the rows cannot be counted and are taken back"):
                 await self._entry.count(use)
-            except WorkSettled:
-                raise
-            except GgufWorkerError as error:
-                raise RequestError(
-                    f"the rows cannot be counted and were taken back: {error.message}",
-                    code="ledger",
-                    retryable=True,
-                    fields=error.fields,
-                ) from error
         told = self.telemetry
         told.forwards += 1
         told.rows += use.rows

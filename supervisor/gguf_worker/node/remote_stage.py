@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 from google.protobuf.message import Message
 
-from gguf_worker.errors import RequestTimeout, StageLost
+from gguf_worker.errors import RemoteProtocolError, RequestTimeout, StageLost
 from gguf_worker.node import codec
 from gguf_worker.node.identity import asked
 from gguf_worker.node.remote_errors import loss
@@ -36,13 +36,20 @@ class RemoteStage:
         *,
         timeouts: RemoteTimeouts | None = None,
     ) -> None:
-        """`stage` is what the node registered; `connect` begins a stream to it, on whatever way."""
+        """`stage` is what the node registered; `connect` begins a stream to it, on whatever way. Raises
+        RemoteProtocolError where it is none that could be asked for anything."""
         self.node = node
         """Its name."""
         self.described = stage
         """As it was registered."""
         self._connect = connect
         self._timeouts = timeouts or RemoteTimeouts()
+        sizes = stage.capacity
+        if not (sizes.n_ctx and sizes.prefill_chunk and sizes.max_batch and sizes.row_bytes):
+            raise RemoteProtocolError(
+                f"node {node} registered a stage whose context, prefill chunk, batch or row bytes are 0; "
+                "restart it, or ask another node"
+            )
         self._identity = asked(stage.identity)
         self._model = codec.model_from_pb(stage.model)
         self._vocabulary = (

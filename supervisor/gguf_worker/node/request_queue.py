@@ -1,8 +1,10 @@
-"""What a stream has read and not answered yet: bounded in number and bytes."""
+"""What a stream has read and not answered yet: bounded in number and bytes, its own and its node's."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -40,23 +42,57 @@ class Cancelling:
 Item: TypeAlias = Request | Cancelling
 
 
+class ByteBudget:
+    """Bytes that all queues of a node may hold together. What a queue takes without asking (see
+    `RequestQueue.put`) counts as well, so that the others wait for it."""
+
+    def __init__(self, most: int) -> None:
+        self._free = most
+        self._waiting: dict[Callable[[], None], None] = {}
+        """Who is told of free bytes, those first who have waited longest."""
+
+    def has(self, n_bytes: int) -> bool:
+        return n_bytes <= self._free
+
+    def take(self, n_bytes: int) -> None:
+        self._free -= n_bytes
+
+    def give_back(self, n_bytes: int) -> None:
+        self._free += n_bytes
+        for tell in tuple(self._waiting):
+            tell()
+
+    @contextmanager
+    def telling(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Calls `tell` whenever bytes became free, while this is open."""
+        self._waiting[tell] = None
+        try:
+            yield
+        finally:
+            del self._waiting[tell]
+
+
 class RequestQueue:
     """One task puts, another one gets. Who puts waits while there is too much, which is what holds up a
     client that floods its stream: nothing more is read of it."""
 
-    def __init__(self, *, max_frames: int, max_bytes: int) -> None:
+    def __init__(self, *, max_frames: int, max_bytes: int, budget: ByteBudget) -> None:
         self._max_frames = max_frames
         self._max_bytes = max_bytes
+        self._budget = budget
         self._items: deque[Item] = deque()
         self._bytes = 0
         self._changed: anyio.Event | None = None
         """There where somebody waits."""
 
     async def put(self, request: Request) -> None:
-        """Waits until there is room; one request has room whatever its size."""
-        while self._items and not self._has_room(request.n_bytes):
-            await self._change()
+        """Waits until there is room; one request has room whatever its size and whatever others hold, so
+        that every stream goes on."""
+        with self._budget.telling(self._wake):
+            while self._items and not self._has_room(request.n_bytes):
+                await self._change()
         self._bytes += request.n_bytes
+        self._budget.take(request.n_bytes)
         self._add(request)
 
     def cancel(self, request: Request) -> None:
@@ -64,7 +100,7 @@ class RequestQueue:
         waiting = tuple(item.number for item in self._items if isinstance(item, Request))
         earlier = [item for item in self._items if isinstance(item, Cancelling)]
         self._items = deque(earlier)
-        self._bytes = 0
+        self._forget(self._bytes)
         self._add(Cancelling(request=request, waiting=waiting))
 
     async def has_room(self) -> None:
@@ -77,12 +113,25 @@ class RequestQueue:
             await self._change()
         item = self._items.popleft()
         if isinstance(item, Request):
-            self._bytes -= item.n_bytes
+            self._forget(item.n_bytes)
         self._wake()
         return item
 
+    def clear(self) -> None:
+        """Forgets everything, at the end."""
+        self._items.clear()
+        self._forget(self._bytes)
+
+    def _forget(self, n_bytes: int) -> None:
+        self._bytes -= n_bytes
+        self._budget.give_back(n_bytes)
+
     def _has_room(self, n_bytes: int) -> bool:
-        return len(self._items) < self._max_frames and self._bytes + n_bytes <= self._max_bytes
+        return (
+            len(self._items) < self._max_frames
+            and self._bytes + n_bytes <= self._max_bytes
+            and self._budget.has(n_bytes)
+        )
 
     def _add(self, item: Item) -> None:
         self._items.append(item)

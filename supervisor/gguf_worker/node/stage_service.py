@@ -15,8 +15,9 @@ from gguf_worker.node import codec
 from gguf_worker.node.backend import BackendSession, ModelBackend
 from gguf_worker.node.clock import Clock, MonotonicClock
 from gguf_worker.node.identity import asked, describe_differences, differences
-from gguf_worker.node.ledger import Ledger
+from gguf_worker.node.ledger import Ledger, told_to_clients
 from gguf_worker.node.node_session import NodeSession
+from gguf_worker.node.request_queue import ByteBudget
 from gguf_worker.node.stage_stream import StageStream, StreamSettings
 from gguf_worker.node.text_service import TextService
 from gguf_worker.node.transport import Transport
@@ -25,6 +26,8 @@ from gguf_worker_v1 import common_pb2, stage_pb2
 
 MAX_IDENTITY_BYTES: Final = 16 * 1024
 """Of an open; much more than any recipe takes, and little enough for an error and a log line."""
+QUEUED_BYTES: Final = 512 << 20
+"""Of requests that all streams of a node have read and not begun with."""
 MAX_ACCOUNT_CHARACTERS: Final = 128
 MAX_TRACEPARENT_CHARACTERS: Final = 128
 
@@ -43,6 +46,7 @@ class StageService:
         *,
         settings: StreamSettings | None = None,
         clock: Clock | None = None,
+        queued_bytes: int = QUEUED_BYTES,
     ) -> None:
         self.node = node
         """Its name."""
@@ -53,6 +57,7 @@ class StageService:
         self._ledger = ledger
         self._settings = settings or StreamSettings()
         self._clock = clock or MonotonicClock()
+        self._budget = ByteBudget(queued_bytes)
         self._sessions: dict[str, NodeSession] = {}
 
     @property
@@ -65,12 +70,18 @@ class StageService:
         before it returns."""
         self.streams += 1
         stream = StageStream(
-            self, transport, node=self.node, account=account, settings=self._settings, clock=self._clock
+            self,
+            transport,
+            node=self.node,
+            account=account,
+            settings=self._settings,
+            clock=self._clock,
+            budget=self._budget,
         )
         await stream.run()
 
     async def open(self, request: stage_pb2.Open, *, account: str, deadline: float | None) -> NodeSession:
-        """A session for a stream, which ends it. Raises RequestError and WorkSettled."""
+        """A session for a stream, which ends it. Raises RequestError, WorkSettled and WorkConflict."""
         if (size := request.identity.ByteSize()) > MAX_IDENTITY_BYTES:
             raise RequestError(
                 f"an identity of {size} bytes, where {MAX_IDENTITY_BYTES} are taken", code="argument"
@@ -80,7 +91,8 @@ class StageService:
         work = _work(request, account, deadline)
         source = self._source(request, backend, work.account) if request.HasField("fork") else None
         layers = request.identity.start, request.identity.end
-        entry = await self._ledger.open(work, artifact=request.identity.artifact, layers=layers)
+        with told_to_clients("no session is opened"):
+            entry = await self._ledger.open(work, artifact=request.identity.artifact, layers=layers)
         session: BackendSession
         try:
             if source is not None:

@@ -19,7 +19,7 @@ from gguf_worker.logs import bound, log_event
 from gguf_worker.node import codec, frames, versions
 from gguf_worker.node.clock import Clock
 from gguf_worker.node.node_session import NodeSession
-from gguf_worker.node.request_queue import Cancelling, Request, RequestQueue
+from gguf_worker.node.request_queue import ByteBudget, Cancelling, Request, RequestQueue
 from gguf_worker.node.text_service import TextService
 from gguf_worker.node.transport import Transport, TransportClosed
 from gguf_worker.protocol.limits import DEFAULT_MAX_FRAME_BYTES
@@ -42,6 +42,8 @@ class StreamSettings:
 
     hello_timeout_s: float = 10.0
     """For the client's hello."""
+    idle_timeout_s: float = 60.0
+    """How long a stream may stand without a session, and ask for nothing."""
     farewell_s: float = 1.0
     """How long the end of a stream may take to tell the peer why."""
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
@@ -94,6 +96,7 @@ class StageStream:
         account: str,
         settings: StreamSettings,
         clock: Clock,
+        budget: ByteBudget,
     ) -> None:
         self._service = service
         self._transport = transport
@@ -101,14 +104,16 @@ class StageStream:
         self._account = account
         self._settings = settings
         self._clock = clock
-        self._queue = RequestQueue(max_frames=settings.queue_frames, max_bytes=settings.queue_bytes)
+        self._queue = RequestQueue(
+            max_frames=settings.queue_frames, max_bytes=settings.queue_bytes, budget=budget
+        )
         self._last_number = 0
         self._peer_takes_bytes = transport.max_frame_bytes
         self._session: NodeSession | None = None
         self._computing: anyio.CancelScope | None = None
         self._expiry = anyio.CancelScope()
         """Of the task that waits for the deadline."""
-        self._began = clock.now()
+        self._began = self._used_at = clock.now()
         self._was_told_why = False
         """Whether the client knows why the stream ends."""
         self._until_end = ExitStack()
@@ -131,6 +136,7 @@ class StageStream:
             async with plain_task_group() as self._tasks:
                 await self._greet()
                 self._tasks.start_soon(self._execute, name="stage stream")
+                self._tasks.start_soon(self._end_if_idle, name="idle stage stream")
                 await self._read()
         except _OpenRefused as refused:
             error = refused.error
@@ -182,6 +188,7 @@ class StageStream:
             if frame.HasField("cancel"):
                 await self._take_cancel(request)
                 continue
+            self._used_at = self._clock.now()
             await self._queue.put(request)
 
     async def _receive(self) -> bytes:
@@ -235,10 +242,30 @@ class StageStream:
     async def _expire(self, deadline: float, scope: anyio.CancelScope) -> None:
         with scope:
             await self._clock.sleep_until(deadline)
-            if self._session is None or self._session.end_reason is None:
+            if self._session is None or self._has_session:
                 raise RequestTimeout(
                     "nobody waits for this session any more: its deadline has passed", code="deadline"
                 )
+
+    async def _end_if_idle(self) -> None:
+        """Ends a stream that nobody uses: it takes one of those that the node has, for nothing."""
+        while True:
+            now = self._clock.now()
+            if self._computing is not None or self._has_session:
+                self._used_at = now
+            due = self._used_at + self._settings.idle_timeout_s
+            if due <= now:
+                raise RequestTimeout(
+                    f"a stream without a session asked for nothing in {self._settings.idle_timeout_s:g} s; "
+                    "begin another one when there is something to ask",
+                    code="idle",
+                )
+            await self._clock.sleep_until(due)
+
+    @property
+    def _has_session(self) -> bool:
+        """Whether it is open."""
+        return self._session is not None and self._session.end_reason is None
 
     # ---- out ----
 
@@ -259,6 +286,7 @@ class StageStream:
             except GgufWorkerError as error:
                 refusal, answers = error, [_error_answer(error)]
         self._computing = None
+        self._used_at = self._clock.now()
         for answer in [_error_answer(_cancelled())] if answers is None else answers:
             await self._send(request.number, answer, arrived=request.arrived)
         if refusal is not None and request.frame.HasField("open") and self._session is None:
@@ -378,6 +406,7 @@ class StageStream:
 
     async def _finish(self, error: GgufWorkerError | None) -> None:
         """The session ends with its stream, and first."""
+        self._queue.clear()
         try:
             if self._session is not None:
                 is_late = error is not None and error.code == "deadline"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gguf_worker import ShardSpec
+from gguf_worker import RestartPolicy, ShardSpec
+from gguf_worker.generation.replay import ReplaySettings
 from gguf_worker.node.mesh import READY
 from gguf_worker.node.receipts.query import ReceiptQuery, open_ledger
 from gguf_worker.node.tracker.formation import Wanted
@@ -16,7 +17,7 @@ from gguf_worker.testing.mesh import __main__ as program
 from gguf_worker.testing.mesh.audit import audit
 from gguf_worker.testing.mesh.every_token import every_token
 from gguf_worker.testing.mesh.site import FAKE, site
-from meshes import SEEDED, MeshHere, mesh_here, undisturbed
+from meshes import RANGES, SEEDED, MeshHere, mesh_here, undisturbed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -43,15 +44,25 @@ async def test_kills_after_every_token_change_nothing(note: Callable[[str], None
 async def test_workers_of_nodes_are_killed_after_every_token(tmp_path: Path) -> None:
     """Each stage in turn, on nodes of this process."""
     expected = await undisturbed(N_TOKENS)
-    async with mesh_here(tmp_path) as here, here.mesh.route(await here.mesh.plan(Wanted())) as route:
-        generation = route.generate(await route.tokenize("Hello"), max_tokens=N_TOKENS, sampling=SEEDED)
-        names, steps = list(here.nodes), []
-        async for step in generation:
-            steps.append(step)
-            if step.finish_reason is None and step.index < 5:
-                here.kill_worker(names[step.index % 3])
-        assert steps == expected
-        assert [stage.replays for stage in generation.record.stages] == [2, 2, 1]
+    restart = RestartPolicy(max_restarts=100, backoff_initial_s=0.001, backoff_max_s=0.001)
+    async with mesh_here(tmp_path, {}) as here:
+        names = list(RANGES)
+        for name in names:
+            await here.start(name, name, restart)
+        plan = await here.mesh.plan(Wanted())
+        async with here.mesh.route(plan, replay=ReplaySettings(max_losses=100)) as route:
+            generation = route.generate(await route.tokenize("Hello"), max_tokens=N_TOKENS, sampling=SEEDED)
+            steps = []
+            async for step in generation:
+                steps.append(step)
+                if step.finish_reason is None:
+                    here.kill_worker(names[step.index % 3])
+            assert steps == expected
+            assert [stage.replays for stage in generation.record.stages] == [4, 4, 3]
+    for name in names:
+        with open_ledger(tmp_path / f"{name}.sqlite") as book:
+            (receipt,) = book.select(ReceiptQuery())
+        assert (receipt.work_id, receipt.finish_reason) == (generation.work.work_id, "length")
 
 
 async def test_node_that_wrote_its_receipt_takes_the_text_on(tmp_path: Path) -> None:
@@ -71,7 +82,7 @@ async def test_node_that_wrote_its_receipt_takes_the_text_on(tmp_path: Path) -> 
                     here.kill_worker("middle")
                 if step.index == 7:
                     await is_back(here, "middle")
-                    await here.nodes["middle"].ledger.settle_open()
+                    here.nodes["middle"].ledger.settle_open()
                     here.kill_worker("spare")
             assert steps == expected
             assert generation.record.stages[1].label == "layers 4:8 on middle"
@@ -85,7 +96,5 @@ async def test_node_that_wrote_its_receipt_takes_the_text_on(tmp_path: Path) -> 
 async def is_back(here: MeshHere, name: str) -> None:
     """Returns when the client knows that the node's worker was started again."""
     view = here.tracker.view()
-    while not any(
-        stage.state == READY and stage.restarts == 1 for stage in view.registrations[name].stages
-    ):
+    while not any(stage.state == READY and stage.restarts == 1 for stage in view.registrations[name].stages):
         view = await here.tracker.changed(view)

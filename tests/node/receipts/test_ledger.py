@@ -9,8 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from gguf_worker.errors import RequestError
-from gguf_worker.node.ledger import Ledger, LedgerEntry, WorkSettled
-from gguf_worker.node.receipts.errors import WorkConflict
+from gguf_worker.node.ledger import Ledger, LedgerEntry, WorkConflict, WorkSettled
 from gguf_worker.node.receipts.ledger import SqliteLedger
 from gguf_worker.work import Work
 from ledgers import ARTIFACT, GRACE_S, LAYERS, MakeLedger, ManualClock, Stored, use

@@ -102,6 +102,10 @@ FAULTS: dict[str, Callable[[Registration], object]] = {
     "0:11 were": lambda made: setattr(made.stages[0].ownership, "end", 11),
     "build class": lambda made: setattr(made.stages[0].build, "build_class", ""),
     "capacity": lambda made: setattr(made.stages[0].capacity, "max_sessions", 0),
+    "row bytes are 0": lambda made: setattr(made.stages[0].capacity, "row_bytes", 0),
+    "prefill chunk": lambda made: setattr(made.stages[0].capacity, "prefill_chunk", 0),
+    "context": lambda made: setattr(made.stages[0].capacity, "n_ctx", 0),
+    "batch": lambda made: setattr(made.stages[0].capacity, "max_batch", 0),
     "text is longer": lambda made: setattr(made.stages[0].model, "name", "x" * 2000),
     "a text is longer": lambda made: setattr(made.stages[0].model, "architecture", "x" * 2000),
 }

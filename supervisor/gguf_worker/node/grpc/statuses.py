@@ -28,7 +28,7 @@ _S = grpc.StatusCode
 _CODES: Final[Mapping[grpc.StatusCode, str]] = MappingProxyType(
     {
         # Another request may do.
-        _S.INVALID_ARGUMENT: """argument bad_frame bad_message malformed non_finite options plan position
+        _S.INVALID_ARGUMENT: """argument bad_frame bad_message malformed non_finite plan position
             range sequence""",
         _S.NOT_FOUND: "no_route no_session not_found",
         # The same one may do elsewhere, or after something was changed.

@@ -34,12 +34,6 @@ class LedgerCorrupt(LedgerError):
     default_code = "ledger_corrupt"
 
 
-class WorkConflict(LedgerError):
-    """Raised when a work comes a second time and is another one; fields hold both values."""
-
-    default_code = "work_conflict"
-
-
 _REMEDIES_BY_ERRNO = {
     errno.ENOSPC: ("the disk is full", "free some space"),
     errno.EDQUOT: ("the disk quota is used up", "free some space"),

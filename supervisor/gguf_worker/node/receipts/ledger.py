@@ -175,7 +175,7 @@ class SqliteLedger:
     # ---- works ----------------------------------------------------------------------------------
 
     async def open(self, work: Work, *, artifact: str, layers: Layers) -> _Entry:
-        """Begins or goes on with a work. Raises WorkSettled, WorkConflict, and another LedgerError where what
+        """Begins or goes on with a work. Raises WorkSettled, WorkConflict, and LedgerError where what
         it computes could not be written down."""
         if self._failure is not None:
             raise _again(self._failure)

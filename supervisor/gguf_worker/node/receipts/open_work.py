@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from gguf_worker.errors import RequestError
-from gguf_worker.node.ledger import Use, WorkSettled
-from gguf_worker.node.receipts.errors import WorkConflict
+from gguf_worker.node.ledger import Use, WorkConflict, WorkSettled
 from gguf_worker.node.receipts.slots import MOST_BYTES
 from gguf_worker.work import Work
 from gguf_worker_v1 import receipt_pb2

@@ -184,6 +184,9 @@ def stage_fault(stage: common_pb2.Stage) -> str | None:
         return f"{layers}: {attested[2]} layers of {attested[0]}:{attested[1]} were attested"
     if not (stage.build.engine and stage.build.build_class and stage.capacity.max_sessions):
         return f"{layers}: engine, build class or capacity were not attested"
+    sizes = stage.capacity
+    if not (sizes.n_ctx and sizes.prefill_chunk and sizes.max_batch and sizes.row_bytes):
+        return f"{layers}: context, prefill chunk, batch or row bytes are 0"
     build, model = stage.build, stage.model
     texts = (build.engine, build.build_class, build.library_commit, model.name, model.architecture)
     if any(len(text) > MAX_TEXT for text in texts):

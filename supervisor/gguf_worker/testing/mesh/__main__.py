@@ -14,12 +14,14 @@ from pathlib import Path
 
 import anyio
 
+from gguf_worker.supervision.spec import ShardSpec
 from gguf_worker.testing import report
 from gguf_worker.testing.mesh.audit import Audit, audit
 from gguf_worker.testing.mesh.cases import N_TOKENS, CaseResult, all_cases, run_case
 from gguf_worker.testing.mesh.clock import stepped_clock
 from gguf_worker.testing.mesh.equality import Equality, equality
-from gguf_worker.testing.mesh.site import Site, site, undisturbed
+from gguf_worker.testing.mesh.every_token import DEMO_RECIPE, Sweep, demo, every_token
+from gguf_worker.testing.mesh.site import FAKE, Site, site, undisturbed
 from gguf_worker.testing.mesh.storm import AT_ONCE, Storm, storm
 
 
@@ -31,6 +33,8 @@ def main() -> int:
         kept = anyio.run(_run_cases, options, evidence) and kept
     if "storm" in options.only:
         kept = anyio.run(_run_storm, options, evidence) and kept
+    if "every-token" in options.only:
+        kept = anyio.run(_run_every_token, options, evidence) and kept
     if "equality" in options.only and options.model is not None:
         kept = anyio.run(_run_equality, options, evidence) and kept
     if options.evidence is not None:
@@ -86,6 +90,19 @@ def _say_how_far(told: Storm) -> None:
     if told.ended.total() % 1000 == 0:
         killed = told.blows.total()
         print(f"     {told.ended.total()} works, {killed} processes killed", file=sys.stderr, flush=True)
+
+
+async def _run_every_token(options: argparse.Namespace, evidence: dict[str, object]) -> bool:
+    """Of the model that is given, else of the fake one."""
+    held, whole = FAKE, ShardSpec(FAKE.model, engine="fake")
+    if options.model is not None:
+        held, whole = demo(options.model), ShardSpec(str(options.model), recipe=DEMO_RECIPE)
+    async with site(held) as here:
+        sweeps = await every_token(here, whole, on_sweep=lambda sweep: print(sweep_line(sweep), flush=True))
+        found = await _audit(here)
+    print(audit_line(found, "these texts"), flush=True)
+    evidence["every_token"] = {"texts": [asdict(sweep) for sweep in sweeps], "receipts": asdict(found)}
+    return not (found.problems or any(sweep.problems for sweep in sweeps))
 
 
 async def _run_equality(options: argparse.Namespace, evidence: dict[str, object]) -> bool:
@@ -146,6 +163,15 @@ def storm_line(told: Storm, n_works: int, took_s: float) -> str:
     return text + "".join(f"\n     {line}" for line in said)
 
 
+def sweep_line(sweep: Sweep) -> str:
+    """What became of a text with a kill after every token."""
+    found = (
+        f"{sweep.tokens} tokens, {sweep.kills} kills, {sweep.stages_brought_back} stages brought back; "
+        f"{sweep.pause_ms_p50:.0f} ms between tokens (p50), {sweep.pause_ms_max:.0f} ms at most"
+    )
+    return _line(sweep.name, found, sweep.took_s, sweep.problems)
+
+
 def equality_line(result: Equality) -> str:
     """What was compared with the local chain."""
     mark = "FAIL" if result.different else "ok  "
@@ -175,12 +201,12 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gguf_worker.testing.mesh", description=__doc__.splitlines()[0] if __doc__ else None
     )
-    parts = ("cases", "storm", "equality")
+    parts = ("cases", "storm", "every-token", "equality")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, help="what to run; all by default")
     parser.add_argument("--case", default="", help="only cases with this in their name")
     parser.add_argument("--works", type=int, default=10_000, help="of the storm")
     parser.add_argument("--seed", type=int, default=1, help="of the storm's chance")
-    parser.add_argument("--model", type=Path, help="a GGUF file, for the equality of its logits")
+    parser.add_argument("--model", type=Path, help="a GGUF file, for its logits and texts")
     parser.add_argument("--evidence", type=Path, help="a folder that faults-mesh.json is written to")
     return parser.parse_args()
 

@@ -36,7 +36,7 @@ DEMO_RECIPE = Recipe(n_ctx=1024, n_threads=1)
 
 def demo(model: Path, cache: Path | None = None) -> Held:
     """The demo model on the nodes; shard files are kept in `cache`, else where they usually are."""
-    options = ("--ctx-size", str(DEMO_RECIPE.n_ctx), "--threads", str(DEMO_RECIPE.n_threads))
+    options: tuple[str, ...] = ("--ctx-size", str(DEMO_RECIPE.n_ctx), "--threads", str(DEMO_RECIPE.n_threads))
     if cache is not None:
         options += ("--cache-dir", str(cache))
     return Held(model=str(model), cuts=(10, 20, 30), row_bytes=4 * 576, options=options)
@@ -58,10 +58,15 @@ class Sweep:
     problems: tuple[str, ...]
 
 
-async def every_token(site: Site, whole: ShardSpec, n_tokens: int = N_TOKENS) -> list[Sweep]:
+async def every_token(
+    site: Site,
+    whole: ShardSpec,
+    n_tokens: int = N_TOKENS,
+    on_sweep: Callable[[Sweep], None] = lambda _: None,
+) -> list[Sweep]:
     """A random worker under a node of the route is killed after each token, and then a node while another one
     holds its layers: greedy and seeded. `whole` is the model in one worker of this process, which says what
-    the text is."""
+    the text is. `on_sweep` gets each text when it has ended."""
     sweeps = []
     expected = await _undisturbed(whole, n_tokens)
     workers, nodes = _Workers(site=site), _Nodes(site=site)
@@ -69,6 +74,7 @@ async def every_token(site: Site, whole: ShardSpec, n_tokens: int = N_TOKENS) ->
         for name, sampling in SAMPLINGS.items():
             title = f"{what} killed after each token, {name}"
             sweeps.append(await _sweep(site, title, expected[name], sampling, n_tokens, blow))
+            on_sweep(sweeps[-1])
     await nodes.wait_back()
     return sweeps
 
@@ -145,7 +151,8 @@ async def _sweep(
         except (GgufWorkerError, TimeoutError) as error:
             problems.append(f"after {len(steps)} tokens: {error or 'no end'}")
     if steps != expected:
-        problems.append(f"another stream from step {_first_difference(steps, expected)} on: {len(steps)} steps")
+        first = _first_difference(steps, expected)
+        problems.append(f"another stream from step {first} on, of {len(steps)}")
     pauses = generation.record.token_us or [0]
     return Sweep(
         name=name,

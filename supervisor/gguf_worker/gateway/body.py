@@ -1,0 +1,63 @@
+"""The body of a request: one JSON object of bounded size, read within bounded time."""
+
+from __future__ import annotations
+
+import json
+from typing import NoReturn
+
+import anyio
+from starlette.types import Receive, Scope
+
+from gguf_worker.gateway.errors import ApiError
+
+
+class ClientGone(Exception):
+    """Raised where a client has left before it has said what it wants."""
+
+
+async def read_object(scope: Scope, receive: Receive, *, limit: int, timeout_s: float) -> dict[str, object]:
+    """Raises ApiError where it is too large (413), too slow (408), or no JSON object."""
+    _check_announced(scope, limit)
+    body = bytearray()
+    with anyio.move_on_after(timeout_s) as patience:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            body += message.get("body", b"")
+            if len(body) > limit:
+                raise _too_large(limit)
+            if not message.get("more_body", False):
+                break
+    if patience.cancelled_caught:
+        raise ApiError(f"the body did not come within {timeout_s:g} s", status=408, code="body_timeout")
+    return parse_object(bytes(body))
+
+
+def parse_object(body: bytes) -> dict[str, object]:
+    """Reads one JSON object. Raises ApiError."""
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+    except UnicodeDecodeError:
+        raise ApiError("the body is not UTF-8", code="invalid_json") from None
+    except ValueError as error:
+        raise ApiError(f"the body is not JSON: {error}", code="invalid_json") from None
+    except RecursionError:
+        raise ApiError("the body is nested too deeply", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError("the body is not a JSON object", code="invalid_json")
+    return value
+
+
+def _check_announced(scope: Scope, limit: int) -> None:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
+            raise _too_large(limit)
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(f"the body has more than {limit} bytes", status=413, code="request_too_large")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")

@@ -1,0 +1,39 @@
+"""Every test here must leave nothing behind: no child, no descriptor, no thread, no shared memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from gguf_worker.node.grpc import GrpcDialer
+from gguf_worker.node.transport import TransportClosed
+from gguf_worker.testing import Baseline
+
+THREAD_OF_A_LIBRARY = re.compile(r"thread \d+ ")
+"""Python gives its own threads names."""
+
+
+@pytest.fixture(scope="session")
+def grpc() -> None:
+    """For tests over nodes. gRPC opens descriptors for the whole process the first time it is used, and
+    starts threads of its own whenever it is busy; no test shall be blamed."""
+
+    async def once() -> None:
+        async with GrpcDialer() as dialer:
+            with pytest.raises(TransportClosed):
+                await dialer.connect("127.0.0.1:1", timeout_s=5.0)
+
+    anyio.run(once)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    uses_grpc = "grpc" in request.fixturenames
+    before = Baseline()
+    before.__enter__()
+    yield
+    left = [one for one in before.left() if not (uses_grpc and THREAD_OF_A_LIBRARY.fullmatch(one))]
+    assert left == []
