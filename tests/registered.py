@@ -1,4 +1,4 @@
-"""Nodes as trackers know them, made without any node: stages, registrations, certificates, views; and a clock."""
+"""Nodes as trackers know them, made without a node: stages, registrations, certificates, views, a clock."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from commandline import CommandLine
@@ -23,6 +25,9 @@ NATS = ("--tracker", "nats://127.0.0.1:1")
         (("--listen", "127.0.0.1:0", "--tls-cert", "c.pem"), "--tls-cert and --tls-key belong together"),
         (("--listen", "127.0.0.1:0", "--client-ca", "c.pem"), "--client-ca needs TLS"),
         (("--listen", "127.0.0.1:0", "--tracker", "http://x"), "--tracker http://x is no tracker"),
+        (("--listen", "127.0.0.1:0", "--advertise", "here:0"), "here:0 is no address that others can dial"),
+        (("--listen", "127.0.0.1:0", "--nats-ca", "ca.pem"), "and none was given"),
+        ((*NATS, "--relay", "--tls-key", "k.pem"), "--tls-key: nothing is listened on"),
     ],
 )
 def test_node_that_cannot_be_is_refused(
@@ -61,6 +66,8 @@ def test_node_that_cannot_start_ends_with_one_error(
     [
         ((), "no tracker was given"),
         (("--tracker", "memory"), "--tracker memory is known to its own process only"),
+        ((*NATS, "--client-key", "k.pem"), "--client-cert and --client-key belong together"),
+        ((*NATS, "--relay-only", "--insecure"), "--relay-only dials none"),
         ((*NATS, "--logprobs", "2"), "--logprobs was given without --json"),
     ],
 )
@@ -72,6 +79,21 @@ def test_text_without_a_mesh_is_refused(
     assert result.returncode == 2
     assert says in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_stop_does_not_wait_for_nats(gguf_worker: CommandLine) -> None:
+    """Of which the port is open and says nothing."""
+    ledger = str(gguf_worker.cache_dir / "receipts.sqlite")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        tracker = f"nats://127.0.0.1:{silent.getsockname()[1]}"
+        with serving(
+            gguf_worker, "--listen", "127.0.0.1:0", "--tracker", tracker, "--ledger", ledger
+        ) as served:
+            connection, _ = silent.accept()
+            with connection:
+                assert served.stop() == 0
+            assert not served.logged("failed")
 
 
 def test_node_without_a_mesh_serves_and_stops(gguf_worker: CommandLine) -> None:

@@ -17,9 +17,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from commandline import TIMEOUT_S, CommandLine
-from gguf_worker import ShardSpec
-from gguf_worker.cli.serve import unless_stopped
-from gguf_worker.serving.signals import StopRequest
+from gguf_worker.cli.serve import exit_status_of
+from gguf_worker.node.tracker.tracker import Superseded
+from gguf_worker.serving.signals import StopRequest, given_up_if_asked
 from served import MODEL, serving
 
 HTTP = ("--http", "127.0.0.1:0")
@@ -230,18 +230,31 @@ def test_what_cannot_be_served_ends_with_one_error(
         assert not any(line["event"] == "restart_scheduled" for line in served.log)
 
 
+def test_node_whose_name_was_taken_is_not_started_again() -> None:
+    """The unit says RestartPreventExitStatus=2; two nodes of one name would end each other in turns."""
+    assert exit_status_of(Superseded.of("node-a")) == 2
+
+
 @pytest.mark.anyio
 async def test_stop_does_not_wait_until_the_model_was_looked_at() -> None:
     """Hashing a large file takes minutes."""
     stop = StopRequest()
 
-    async def look() -> list[ShardSpec]:
-        stop.take(signal.SIGTERM)
-        await anyio.sleep_forever()
-        return []
-
     with anyio.fail_after(20):
-        assert await unless_stopped(stop, look) is None
+        async with given_up_if_asked(stop):
+            stop.take(signal.SIGTERM)
+            await anyio.sleep_forever()
+
+
+@pytest.mark.anyio
+async def test_stop_after_the_start_is_for_the_service_to_follow() -> None:
+    stop = StopRequest()
+    async with given_up_if_asked(stop) as has_started:
+        has_started()
+        stop.take(signal.SIGTERM)
+        await anyio.wait_all_tasks_blocked()
+        followed = True
+    assert followed
 
 
 def test_terminal_shows_a_table_and_ctrl_c_stops(gguf_worker: CommandLine) -> None:

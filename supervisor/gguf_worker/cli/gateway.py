@@ -27,7 +27,7 @@ from gguf_worker.node.mesh import Mesh
 from gguf_worker.node.nats import NatsOptions, connect_nats
 from gguf_worker.serving.address import Address
 from gguf_worker.serving.server import http_server
-from gguf_worker.serving.signals import StopRequest, stop_signals
+from gguf_worker.serving.signals import StopRequest, given_up_if_asked, stop_signals
 from gguf_worker.status_page.board import Board
 from gguf_worker.status_page.pages import page_routes
 from gguf_worker.telemetry import exporting
@@ -72,6 +72,7 @@ async def _gateway(config: GatewayConfig) -> int:
 
 async def _serve(config: GatewayConfig, stop: StopRequest) -> None:
     async with AsyncExitStack() as stack:
+        has_started = await stack.enter_async_context(given_up_if_asked(stop))
         nats = await stack.enter_async_context(connect_nats(config.nats))
         tracker = await stack.enter_async_context(tracker_over(nats))
         paths = await stack.enter_async_context(paths_to_nodes(config.peers, nats))
@@ -84,6 +85,7 @@ async def _serve(config: GatewayConfig, stop: StopRequest) -> None:
         app = gateway_app(opened, page_routes(board, opened.account_of))
         await stack.enter_async_context(http_server(app, sockets))
         await stack.enter_async_context(board.running())  # ends what pages read, before the server ends
+        has_started()
         await stop.asked.wait()
         text = f"asked to stop: up to {config.drain_timeout_s:g} s to finish"
         log_event(log, logging.INFO, "draining", text, timeout_s=config.drain_timeout_s)

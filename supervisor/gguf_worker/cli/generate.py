@@ -55,8 +55,11 @@ async def generate(config: GenerateConfig) -> None:
         if not config.json:
             print("\n".join([route_line(plan), *map(stage_line, stages)]), file=sys.stderr)
         async with mesh.route(plan) as route:
+            prompt = await prompt_tokens(route, plan, config)
             span = begin_generation(config.work(), model=plan.model)
-            generation = await start(route, plan, config, span.work)
+            generation = route.generate(
+                prompt, max_tokens=config.max_tokens, sampling=config.sampling, work=span.work
+            )
             try:
                 async with generation:
                     text, steps = await stream(generation, silent=config.json)
@@ -81,8 +84,8 @@ async def _mesh(config: GenerateConfig) -> AsyncIterator[Mesh]:
         yield Mesh(tracker, await stack.enter_async_context(paths_to_nodes(config.peers, nats)))
 
 
-async def start(route: Route, plan: RoutePlan, config: GenerateConfig, work: Work) -> Generation:
-    """A generation from the prompt. Raises CommandError where the prompt is empty or does not fit."""
+async def prompt_tokens(route: Route, plan: RoutePlan, config: GenerateConfig) -> list[int]:
+    """The prompt's tokens. Raises CommandError where the prompt is empty or does not fit."""
     prompt = await route.tokenize(config.prompt)
     if not prompt:
         raise CommandError(
@@ -97,7 +100,7 @@ async def start(route: Route, plan: RoutePlan, config: GenerateConfig, work: Wor
             remedy=f"shorten it, or serve with --ctx-size {round_up(len(prompt) + config.max_tokens)}",
             exit_status=EXIT_FAILED,
         )
-    return route.generate(prompt, max_tokens=config.max_tokens, sampling=config.sampling, work=work)
+    return prompt
 
 
 # ---- what is shown ------------------------------------------------------------------------------

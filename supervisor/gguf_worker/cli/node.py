@@ -52,6 +52,11 @@ class ServedNode:
                 "a node that nobody can reach serves nobody",
                 remedy="give --listen HOST:PORT, --relay, or both",
             )
+        if options.listen is None and (unused := options.of_listening):
+            raise CommandError(
+                f"{', '.join(unused)}: nothing is listened on",
+                remedy="give --listen HOST:PORT as well, or leave that out",
+            )
         if tracker.tracker is None and options.relay:
             raise CommandError("--relay goes over NATS", remedy="give --tracker nats://HOST:PORT as well")
         config = NodeConfig(
@@ -117,9 +122,9 @@ async def paths_to_nodes(options: PeerOptions, nats: Nats) -> AsyncIterator[Path
 async def node_of_shards(service: Service, config: NodeConfig, around: Surroundings) -> AsyncIterator[None]:
     """The shards of a service as a node, shown on its pages while this is open."""
     backends = [GgufBackend(shard.supervisor) for shard in service.shards]
-    async with node_service(config, backends, around) as node:
-        service.parts["node"] = NodePart(node, around)
-        try:
+    try:
+        async with node_service(config, backends, around) as node:
+            service.parts["node"] = NodePart(node, around)
             yield
-        finally:
-            del service.parts["node"]
+    finally:  # it is shown while it drains as well
+        service.parts.pop("node", None)

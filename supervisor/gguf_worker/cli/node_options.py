@@ -110,6 +110,18 @@ class NodeOptions:
         """Whether anything says that this is to be a node."""
         return self != NodeOptions()
 
+    @property
+    def of_listening(self) -> list[str]:
+        """The options given that mean something to --listen only."""
+        given = {
+            "--advertise": self.advertise,
+            "--tls-cert": self.tls_cert,
+            "--tls-key": self.tls_key,
+            "--client-ca": self.client_ca,
+            "--insecure": self.insecure or None,
+        }
+        return [name for name, value in given.items() if value is not None]
+
     def address(self) -> Address | None:
         """Where it listens. Raises CommandError."""
         return None if self.listen is None else parse_address("--listen", self.listen)
@@ -176,6 +188,16 @@ class PeerOptions:
         bool, _peer("--insecure", help="Send the token unencrypted where a node has no TLS.")
     ] = False
 
+    def __post_init__(self) -> None:
+        """Raises CommandError for what does not go together."""
+        if (self.client_cert is None) != (self.client_key is None):
+            raise CommandError("--client-cert and --client-key belong together", remedy="give both")
+        if self.relay_only and (self.node_ca or self.client_cert or self.insecure):
+            raise CommandError(
+                "--node-ca, --client-cert and --insecure are for dialling, and --relay-only dials none",
+                remedy="leave one or the other out",
+            )
+
     def token(self) -> str:
         """The token; empty where there is none. Raises GgufWorkerError."""
         from gguf_worker.node.grpc import read_token
@@ -183,7 +205,7 @@ class PeerOptions:
         return os.environ.get(TOKEN_VARIABLE, "") if self.token_file is None else read_token(self.token_file)
 
     def grpc(self, *, tls: bool) -> GrpcClientOptions:
-        """How nodes with or without TLS are dialled. Raises CommandError and GgufWorkerError."""
+        """How nodes with or without TLS are dialled. Raises GgufWorkerError."""
         from gguf_worker.node.grpc import GrpcClientOptions
 
         return GrpcClientOptions(tls=self._tls() if tls else None, token=self.token(), insecure=self.insecure)
@@ -191,8 +213,6 @@ class PeerOptions:
     def _tls(self) -> ClientTls:
         from gguf_worker.node.grpc import ClientTls
 
-        if (self.client_cert is None) != (self.client_key is None):
-            raise CommandError("--client-cert and --client-key belong together", remedy="give both")
         return ClientTls(ca=self.node_ca, certificate=self.client_cert, key=self.client_key)
 
 

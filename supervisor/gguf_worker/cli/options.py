@@ -558,6 +558,17 @@ class TrackerOptions:
         Path | None, _tracker("--nats-key", metavar="FILE", help="Private key of --nats-cert.")
     ] = None
 
+    def __post_init__(self) -> None:
+        """Raises CommandError for what does not go together."""
+        if self.tracker is not None and not self.in_memory:
+            return
+        if any(getattr(self, one.name) is not None for one in fields(self) if one.name != "tracker"):
+            raise CommandError(
+                "--nats-creds, --nats-token-env, --nats-ca, --nats-cert and --nats-key say how a NATS is "
+                "reached, and none was given",
+                remedy="give --tracker nats://HOST:PORT as well, or leave them out",
+            )
+
     @property
     def in_memory(self) -> bool:
         """Whether the mesh is this one process."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from gguf_worker import Recipe, RestartPolicy, ShardSpec, WorkerSettings
-from gguf_worker._tasks import plain_task_group
 from gguf_worker.cli.division import divide, look_at_model
-from gguf_worker.cli.errors import EXIT_FAILED, CommandError, describe
+from gguf_worker.cli.errors import EXIT_FAILED, EXIT_USAGE, CommandError, describe
 from gguf_worker.cli.gateway_options import ApiOptions
 from gguf_worker.cli.layers import Range
 from gguf_worker.cli.live import live_view
@@ -29,7 +28,7 @@ from gguf_worker.serving.notify import Notifier, announced
 from gguf_worker.serving.server import http_server
 from gguf_worker.serving.service import Service
 from gguf_worker.serving.shown import ServiceShown
-from gguf_worker.serving.signals import StopRequest, stop_signals
+from gguf_worker.serving.signals import StopRequest, given_up_if_asked, stop_signals
 from gguf_worker.status_page.board import Board
 from gguf_worker.status_page.pages import page_routes
 
@@ -39,6 +38,9 @@ if TYPE_CHECKING:  # what a node or the API needs is imported when there is one
 
 EXIT_GIVEN_UP = 69
 """sysexits' EX_UNAVAILABLE: the workers died too often, which another start may or may not mend."""
+
+SUPERSEDED = "superseded"
+"""The code of a node whose name another one took: started again it would take it back, and so on for ever."""
 
 log = logging.getLogger("gguf_worker.serve")
 
@@ -113,6 +115,8 @@ def exit_status_of(error: Exception) -> int:
     """What the process's end says about an error."""
     if isinstance(error, CommandError):
         return error.exit_status
+    if isinstance(error, GgufWorkerError) and error.code == SUPERSEDED:
+        return EXIT_USAGE
     return EXIT_GIVEN_UP if isinstance(error, GivenUp) else EXIT_FAILED
 
 
@@ -130,13 +134,13 @@ async def _serve_until_stopped(config: ServeConfig, stop: StopRequest, writer: L
             await stack.enter_async_context(board.running())  # ends what pages read, before the server ends
         await stack.enter_async_context(announced(service, Notifier.take()))
         log_event(log, logging.INFO, "starting", f"looking at {config.model}", model=config.model)
-        specs = await unless_stopped(stop, lambda: shards_of(config))
-        if specs is None:
-            return
+        has_started = await stack.enter_async_context(given_up_if_asked(stop))
+        specs = await shards_of(config)
         if config.is_live:
             await stack.enter_async_context(live_view(service, writer))
         settings = WorkerSettings(restart=config.restart)
         beside = await stack.enter_async_context(_beside(service, config.node, api))
+        has_started()  # from here on a stop is in good order
         await service.run(
             specs, settings=settings, stop=stop, drain_timeout_s=config.drain_timeout_s, beside=beside
         )
@@ -191,23 +195,6 @@ def _listen(address: Address) -> list[socket.socket]:
             )
             log_event(log, logging.WARNING, "http_exposed", text, address=str(bound))
     return sockets
-
-
-async def unless_stopped(
-    stop: StopRequest, look: Callable[[], Awaitable[Sequence[ShardSpec]]]
-) -> Sequence[ShardSpec] | None:
-    """What it found; None where a stop was asked for before."""
-    found = None
-    async with plain_task_group() as tasks:
-
-        async def give_up() -> None:
-            await stop.asked.wait()
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(give_up)
-        found = await look()
-        tasks.cancel_scope.cancel()
-    return found
 
 
 async def shards_of(config: ServeConfig) -> list[ShardSpec]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gguf_worker.errors import GgufWorkerError
 from gguf_worker.node.tracker.registration import is_name
+from gguf_worker.serving.address import Address
 
 LONGEST_NAME = 63
 
@@ -38,6 +39,8 @@ class NodeConfig:
         check_name(self.name)
         if self.advertise is not None and not self.is_dialled:
             raise NodeConfigError("an address is advertised and none is listened on (give --listen as well)")
+        if self.advertise is not None:
+            check_can_be_dialled(self.advertise)
 
 
 def check_name(name: str) -> None:
@@ -46,6 +49,15 @@ def check_name(name: str) -> None:
         raise NodeConfigError(
             f"{name!r} is no name for a node (1 to {LONGEST_NAME} letters, digits, _ and -, the first one a "
             "letter or digit)"
+        )
+
+
+def check_can_be_dialled(address: str) -> None:
+    """Raises NodeConfigError: every address of this machine is none for another one, and no port is any."""
+    parsed = Address.parse(address)
+    if parsed.host in ("0.0.0.0", "::") or not parsed.port:
+        raise NodeConfigError(
+            f"{address} is no address that others can dial (give --advertise HOST:PORT as others reach it)"
         )
 
 

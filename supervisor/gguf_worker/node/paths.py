@@ -109,7 +109,9 @@ class Paths:
         if not self._is_avoided(endpoint):
             text = f"{node} cannot be reached by {endpoint.kind} at {endpoint.address}: {error.message}"
             log_event(log, logging.WARNING, "endpoint_unreachable", text, node=node, code=error.code)
-        self._avoided[endpoint.kind, endpoint.address] = self._clock() + self._settings.avoid_s
+        now = self._clock()
+        self._avoided = {way: until for way, until in self._avoided.items() if now < until}
+        self._avoided[endpoint.kind, endpoint.address] = now + self._settings.avoid_s
 
     def _is_avoided(self, endpoint: registration_pb2.Endpoint) -> bool:
         return self._clock() < self._avoided.get((endpoint.kind, endpoint.address), 0.0)

@@ -49,22 +49,28 @@ class ByteBudget:
     def __init__(self, most: int) -> None:
         self._free = most
         self._waiting: dict[Callable[[], None], None] = {}
-        """Who is told of free bytes, those first who have waited longest."""
+        """Who waits for bytes, the longest first."""
 
     def has(self, n_bytes: int) -> bool:
         return n_bytes <= self._free
 
     def take(self, n_bytes: int) -> None:
         self._free -= n_bytes
+        self._tell_next()
 
     def give_back(self, n_bytes: int) -> None:
         self._free += n_bytes
-        for tell in tuple(self._waiting):
-            tell()
+        self._tell_next()
+
+    def _tell_next(self) -> None:
+        """One at a time: who takes bytes tells the next one. Who finds too few waits on, and hears of its own
+        queue in any case, so that none waits for ever."""
+        if self._free > 0 and self._waiting:
+            next(iter(self._waiting))()
 
     @contextmanager
     def telling(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Calls `tell` whenever bytes became free, while this is open."""
+        """Calls `tell` when bytes became free and it is next, while this is open."""
         self._waiting[tell] = None
         try:
             yield
@@ -88,9 +94,14 @@ class RequestQueue:
     async def put(self, request: Request) -> None:
         """Waits until there is room; one request has room whatever its size and whatever others hold, so
         that every stream goes on."""
-        with self._budget.telling(self._wake):
-            while self._items and not self._has_room(request.n_bytes):
+        while self._items:
+            if not self._has_room(request.n_bytes):
                 await self._change()
+            elif not self._budget.has(request.n_bytes):
+                with self._budget.telling(self._wake):
+                    await self._change()
+            else:
+                break
         self._bytes += request.n_bytes
         self._budget.take(request.n_bytes)
         self._add(request)
@@ -127,11 +138,7 @@ class RequestQueue:
         self._budget.give_back(n_bytes)
 
     def _has_room(self, n_bytes: int) -> bool:
-        return (
-            len(self._items) < self._max_frames
-            and self._bytes + n_bytes <= self._max_bytes
-            and self._budget.has(n_bytes)
-        )
+        return len(self._items) < self._max_frames and self._bytes + n_bytes <= self._max_bytes
 
     def _add(self, item: Item) -> None:
         self._items.append(item)

@@ -15,7 +15,7 @@ from gguf_worker._tasks import plain_task_group
 from gguf_worker.errors import GgufWorkerError
 from gguf_worker.logs import log_event
 from gguf_worker.node.backend import ModelBackend
-from gguf_worker.node.config import NodeConfig, NodeConfigError
+from gguf_worker.node.config import NodeConfig, NodeConfigError, check_can_be_dialled
 from gguf_worker.node.grpc import GrpcOptions, GrpcServer, grpc_server
 from gguf_worker.node.ledger import Ledger
 from gguf_worker.node.nats import Nats
@@ -26,7 +26,6 @@ from gguf_worker.node.tracker.registration import described, make_registration
 from gguf_worker.node.tracker.renewal import register_and_renew
 from gguf_worker.node.tracker.tracker import Tracker, TrackerError
 from gguf_worker.node.versions import SOFTWARE
-from gguf_worker.serving.address import Address
 from gguf_worker.work import new_id
 from gguf_worker_v1 import registration_pb2
 
@@ -163,14 +162,17 @@ class NodeService:
 
     async def _publish_certificates(self, tracker: Tracker) -> None:
         """A tracker that cannot be told now is told later; the node is dark until then."""
+        is_told = False
         for certificate in self._around.certificates:
             while True:
                 try:
                     await tracker.publish_certificate(certificate)
                     break
                 except TrackerError as error:
+                    level = logging.DEBUG if is_told else logging.WARNING
                     text = f"certificate {certificate.id} is not published yet: {error.message}"
-                    log_event(log, logging.WARNING, "certificate_unpublished", text)
+                    log_event(log, level, "certificate_unpublished", text)
+                    is_told = True
                     await anyio.sleep(RETRY_S)
 
     async def _follow(self, backend: ModelBackend) -> None:
@@ -233,7 +235,8 @@ async def _listen(
             )
         )
         addresses = (config.advertise,) if config.advertise else server.addresses
-        _check_can_be_dialled(addresses)
+        for address in addresses:
+            check_can_be_dialled(address)
         endpoints += [registration_pb2.Endpoint(kind=GRPC, address=a, tls=server.tls) for a in addresses]
     if config.relay:
         if around.nats is None:
@@ -251,13 +254,3 @@ async def _listen(
         await stack.enter_async_context(relay)
         endpoints.append(registration_pb2.Endpoint(kind=NATS, address=config.name))
     return tuple(endpoints)
-
-
-def _check_can_be_dialled(addresses: Sequence[str]) -> None:
-    """Every address of this machine is none for another one."""
-    for address in addresses:
-        host = Address.parse(address).host
-        if host in ("0.0.0.0", "::"):
-            raise NodeConfigError(
-                f"{address} is no address that others can dial (give --advertise HOST:PORT as well)"
-            )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
 import anyio
+
+from gguf_worker._tasks import plain_task_group
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -29,6 +31,23 @@ class StopRequest:
         if self.asked.is_set():
             self.urgent.set()
         self.asked.set()
+
+
+@asynccontextmanager
+async def given_up_if_asked(stop: StopRequest) -> AsyncIterator[Callable[[], None]]:
+    """Cancels what is inside where a stop is asked for before the inside called what it is given: whatever
+    a start waits for, a stop does not."""
+    waiting = anyio.CancelScope()
+    async with plain_task_group() as tasks:
+
+        async def give_up() -> None:
+            with waiting:
+                await stop.asked.wait()
+                tasks.cancel_scope.cancel()
+
+        tasks.start_soon(give_up, name="a stop while starting")
+        yield waiting.cancel
+        waiting.cancel()
 
 
 @contextmanager

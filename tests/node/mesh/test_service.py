@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import pytest
 
 from gguf_worker import Route
 from gguf_worker.generation.record import GenerationRecord
+from gguf_worker.node import service as node_module
 from gguf_worker.node.config import NodeConfig, NodeConfigError, usual_name
 from gguf_worker.node.grpc import GrpcDialer
 from gguf_worker.node.mesh import Mesh
@@ -23,9 +25,11 @@ from gguf_worker.node.service import NodeService, Surroundings, node_service
 from gguf_worker.node.tracker.formation import Wanted
 from gguf_worker.node.tracker.memory import MemoryTracker
 from gguf_worker.node.tracker.registration import is_name
-from gguf_worker.node.tracker.tracker import Superseded
+from gguf_worker.node.tracker.tracker import Superseded, TrackerError
 from gguf_worker.testing.mesh.here import unmeasured_certificate
+from gguf_worker_v1 import registration_pb2
 from meshes import SEEDED, mesh_here
+from node.memory_ledger import MemoryLedger
 from node.toy_backend import ToyBackend
 
 pytestmark = pytest.mark.anyio
@@ -175,3 +179,29 @@ async def _generated(route: Route) -> GenerationRecord:
     generation = route.generate([1, 2, 3], max_tokens=5, sampling=SEEDED)
     assert len([step async for step in generation]) == 5
     return generation.record
+
+
+async def test_certificate_that_cannot_be_published_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However long NATS is gone; the node is registered when it is back."""
+    monkeypatch.setattr(node_module, "RETRY_S", 0.0)
+    caplog.set_level(logging.INFO)
+    left = ["gone"] * 5
+
+    class Tracker(MemoryTracker):
+        async def publish_certificate(self, certificate: registration_pb2.Certificate) -> None:
+            if left:
+                raise TrackerError(left.pop(), retryable=True)
+            await super().publish_certificate(certificate)
+
+    backend = ToyBackend(0, 3)
+    certificate = unmeasured_certificate(backend.describe())
+    async with Tracker() as tracker:
+        around = Surroundings(ledger=MemoryLedger(), tracker=tracker, certificates=[certificate])
+        async with node_service(NodeConfig(name="node-a", is_dialled=True), [backend], around) as node:
+            with anyio.fail_after(5):
+                while not node.is_registered:
+                    await tracker.changed(tracker.view())
+    told = [one for one in caplog.records if getattr(one, "event", "") == "certificate_unpublished"]
+    assert len(told) == 1
