@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import httpx
 import openai
 
@@ -56,6 +58,13 @@ class Site:
     async def sessions(self) -> list[int]:
         """That are open, by stage."""
         return [(await worker.health()).sessions for worker in self.route.workers]
+
+    async def nothing_is_open(self) -> None:
+        """Returns when no stage has a session any more: one that was cancelled while it was opened is closed
+        behind its answer."""
+        with anyio.fail_after(10):
+            while any(await self.sessions()):
+                await anyio.lowlevel.checkpoint()
 
     async def cells(self) -> list[int]:
         """KV cells that they take."""

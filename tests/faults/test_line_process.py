@@ -27,11 +27,11 @@ async def test_lines_of_both_streams_are_kept() -> None:
 
 
 async def test_end_is_told_with_the_last_lines() -> None:
-    """To whoever waits for a line or for bytes that do not come."""
+    """And how it ended: to whoever waits for a line or for bytes that do not come."""
     async with LineProcess((SHELL, "-c", "echo last words")) as process:
-        with pytest.raises(EOFError, match="last words"):
+        with pytest.raises(EOFError, match=r"exit_code=0.*last words"):
             await process.wait_line(lambda line: line == "never")
-        with pytest.raises(EOFError, match="last words"):
+        with pytest.raises(EOFError, match=r"exit_code=0.*last words"):
             await process.wait_written(100)
 
 

@@ -65,6 +65,16 @@ async def test_body_that_is_too_large() -> None:
             assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
 
 
+async def test_error_does_not_send_back_all_that_it_got() -> None:
+    """However long a name is that it quotes."""
+    long = "x" * 100_000
+    async with site() as served, served.http() as client:
+        for body in ({"prompt": "x", "model": long}, {"prompt": "x", long: 1}):
+            answer = await client.post("/v1/completions", json=body)
+            assert answer.status_code in (400, 404)
+            assert len(answer.text) < 5000
+
+
 async def test_key_is_asked_for() -> None:
     """By everything that computes or tells of models; its account pays."""
     async with site(keys=Tokens.of({KEY: "me"})) as served, served.http() as client:
@@ -94,7 +104,16 @@ async def test_deadline_is_504() -> None:
     async with site(gateway_settings=settings) as served, served.http() as client:
         answer = await client.post("/v1/completions", json={"prompt": "Hello"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline")
-        assert await served.sessions() == [0, 0]
+        await served.nothing_is_open()
+
+
+async def test_deadline_ends_the_wait_for_others_templates() -> None:
+    settings = GatewaySettings(request_timeout_s=0.1)
+    chat = {"messages": [{"role": "user", "content": "Hi"}]}
+    async with site(gateway_settings=settings) as served, served.http() as client:
+        async with served.gateway.prompts._aside._lock:
+            answer = await client.post("/v1/chat/completions", json=chat)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline")
 
 
 async def test_texts_and_tokens() -> None:

@@ -72,6 +72,29 @@ async def test_models_of_a_mesh(tmp_path: Path) -> None:
         assert model.admission.slots == 4, "as many as the nodes have sessions for"
 
 
+async def test_model_that_opens_slowly_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with mesh_here(tmp_path) as here:
+        catalogue = MeshModels(here.mesh, ModelSettings())
+        ((name, plan),) = catalogue._known().items()
+        open_at_once = catalogue._open
+
+        async def open_(asked: str, its_plan: Any) -> Any:
+            if asked == "slow":
+                await anyio.sleep_forever()
+            return await open_at_once(asked, its_plan)
+
+        monkeypatch.setattr(catalogue, "_known", lambda: {name: plan, "slow": plan})
+        monkeypatch.setattr(catalogue, "_open", open_)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(catalogue.get, "slow")
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(20):
+                assert await catalogue.get(name) is await catalogue.get(name)
+            tasks.cancel_scope.cancel()
+
+
 async def test_worker_of_a_node_that_is_killed_makes_no_gap(tmp_path: Path) -> None:
     async with mesh_here(tmp_path) as here, gateway_of(here) as (_, client):
         undisturbed = await streamed(client)

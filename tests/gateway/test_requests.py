@@ -152,7 +152,13 @@ def test_prompts_of_no_kind(prompt: object) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"echo": True, "logprobs": 1}, {"best_of": 1, "n": 2}, {"best_of": 3, "stream": True}, {"suffix": "x"}],
+    [
+        {"echo": True, "logprobs": 1},
+        {"best_of": 1, "n": 2},
+        {"best_of": 3, "stream": True},
+        {"suffix": "x"},
+        {"prompt": ["x"] * 128, "n": 5},
+    ],
     ids=str,
 )
 def test_completions_refuse_what_they_cannot(wrong: dict[str, Any]) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from gateways import NAME, Site, site
 from gguf_worker import Recipe, ShardSpec
 from gguf_worker.gateway.errors import ApiError
-from gguf_worker.gateway.schemas import Grammars, check_schema
+from gguf_worker.gateway.schemas import AT_ONCE, LONGEST_SCHEMA, Grammars, check_schema
 
 pytestmark = pytest.mark.anyio
 
@@ -55,14 +56,14 @@ async def test_text_is_what_the_schema_allows(build_toy: Callable[[str], Path]) 
         assert isinstance(pet["old"], bool)
         text = await said(served, extra_body={"grammar": 'root ::= "yes" | "no"'})
         assert text in ("yes", "no")
-        assert await served.sessions() == [0, 0]
+        await served.nothing_is_open()
 
 
 async def test_grammar_that_is_none_is_the_clients_fault(build_toy: Callable[[str], Path]) -> None:
     async with site(toy_shards(build_toy("llama-q8_0-tied"))) as served, served.http() as client:
         answer = await client.post("/v1/completions", json={"prompt": "a", "grammar": "root ::= ("})
         assert answer.status_code == 400
-        assert await served.sessions() == [0, 0]
+        await served.nothing_is_open()
 
 
 async def test_grammar_of_a_schema_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +72,32 @@ async def test_grammar_of_a_schema_is_made_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("gguf_worker.gateway.schemas._convert", None)
     assert await grammars.of_schema(json.dumps(SCHEMA)) == first
     assert "root ::=" in first
+
+
+async def test_few_schemas_are_converted_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each takes a process."""
+    began: list[str] = []
+    go_on = anyio.Event()
+
+    async def convert(schema: str) -> str:
+        began.append(schema)
+        await go_on.wait()
+        return schema
+
+    monkeypatch.setattr("gguf_worker.gateway.schemas._convert", convert)
+    grammars = Grammars()
+    async with anyio.create_task_group() as tasks:
+        for number in range(8):
+            tasks.start_soon(grammars.of_schema, f"schema {number}")
+        await anyio.wait_all_tasks_blocked()
+        assert len(began) == AT_ONCE
+        go_on.set()
+    assert len(began) == 8
+
+
+async def test_schema_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ApiError, match="characters"):
+        await Grammars().of_schema(json.dumps({"description": "x" * LONGEST_SCHEMA}))
 
 
 async def test_schema_that_is_none_is_the_clients_fault() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import psutil
 import pytest
 
 from gateways import site
@@ -94,3 +95,12 @@ async def test_refusal_is_the_clients_to_read(template: str, code: str, told: st
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (400, code)
         assert told in error["message"]
+
+
+async def test_keys_are_kept_from_templates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever gets out of the sandbox finds none."""
+    monkeypatch.setenv("GGUF_WORKER_API_KEY", "a-key-that-nobody-guesses")
+    async with Aside("gguf_worker.gateway.aside_template", timeout_s=20) as aside:
+        assert await aside.ask({"template": "x", "variables": {}}) == "x"
+        assert aside._process is not None
+        assert "GGUF_WORKER_API_KEY" not in psutil.Process(aside._process.pid).environ()

@@ -162,14 +162,14 @@ async def test_failed_generation_is_closed_as_an_error() -> None:
 
     def refuse(kind: str, stage: StandInStage) -> None:
         if kind == "forward" and stage.layers[0] == 4 and len(stage.pieces) == 4:
-            raise RequestError("not a number", code="not_finite")
+            raise RequestError("not a number", code="non_finite")
 
     sources[0].rules.fate.on_call = refuse
     generation = route.generate(PROMPT, max_tokens=50)
     with pytest.raises(RequestError):
         await take(generation, 50)
     assert ends_of(sources) == [[("close", "error")]] * 3
-    assert (generation.record.finish_reason, generation.record.error) == ("error", "not_finite")
+    assert (generation.record.finish_reason, generation.record.error) == ("error", "non_finite")
 
 
 async def test_stage_that_is_lost_at_the_end_acknowledges_nothing() -> None:

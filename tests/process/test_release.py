@@ -53,9 +53,11 @@ async def release_of(child: ChildProcess) -> ReleaseReport:
 
 
 GRANDCHILD = (
-    "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], "
-    "start_new_session={away}); print(p.pid, flush=True); sys.stdin.read()"
+    "import subprocess, sys; subprocess.Popen([sys.executable, '-c', "
+    "'import os, time; print(os.getpid(), flush=True); time.sleep(60)'], "
+    "start_new_session={away}); sys.stdin.read()"
 )
+"""It says its pid itself: until its exec is over it has no environment to be known by."""
 
 
 @pytest.mark.parametrize("away", [False, True], ids=["in the group", "in a session of its own"])

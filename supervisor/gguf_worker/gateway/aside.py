@@ -4,6 +4,7 @@ a time."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -78,6 +79,7 @@ class Aside:
             self._process = await anyio.open_process(
                 [sys.executable, "-P", "-m", self._module],
                 stderr=subprocess.DEVNULL,
+                env=_without_secrets(),
                 start_new_session=True,  # Ctrl-C is for this process to hear
             )
         process = self._process
@@ -106,6 +108,11 @@ class Aside:
             await process.wait()
             await process.aclose()
         return process.returncode
+
+
+def _without_secrets() -> dict[str, str]:
+    """The environment, without our own variables: some hold keys, and the program needs none of them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GGUF_WORKER_")}
 
 
 def _why(status: int | None, error: Exception) -> str:

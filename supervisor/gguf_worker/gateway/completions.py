@@ -12,6 +12,7 @@ from gguf_worker.gateway.model import ServedModel
 from gguf_worker.gateway.options import Options
 from gguf_worker.gateway.pieces import Piece
 from gguf_worker.gateway.requests import ChatRequest, CompletionRequest
+from gguf_worker.generation.deadline import before_deadline
 
 SEED = "x-seed"
 """The header that says how the first choice was seeded."""
@@ -47,7 +48,8 @@ async def chat(exchange: Exchange) -> None:
     options = request.options
     model = await exchange.gateway.catalogue.get(request.model)
     model.admission.check_queue()
-    rendered = await exchange.gateway.prompts.render(model, request.messages)
+    with before_deadline(exchange.work):  # others may be waiting for theirs
+        rendered = await exchange.gateway.prompts.render(model, request.messages)
     answer = ChatAnswer(
         id=ChatAnswer.new_id(),
         model=model.name,
@@ -65,7 +67,8 @@ async def _generate(
     prompts: Sequence[tuple[int, ...]],
     answer: Answer,
 ) -> None:
-    grammar = "" if options.schema is None else await exchange.gateway.grammars.of_schema(options.schema)
+    with before_deadline(exchange.work):
+        grammar = "" if options.schema is None else await exchange.gateway.grammars.of_schema(options.schema)
     job = Job(prompts=prompts, options=options, grammar=grammar, work=exchange.work)
     exchange.reply.headers[SEED] = str(options.seed)
     tell = _stream if options.stream else _tell_at_once

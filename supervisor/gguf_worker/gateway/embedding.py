@@ -8,6 +8,8 @@ import struct
 from array import array
 from collections.abc import Sequence
 
+import anyio.to_thread
+
 from gguf_worker.gateway.errors import ApiError
 from gguf_worker.gateway.model import ServedModel
 from gguf_worker.generation.stage import Stage
@@ -46,7 +48,8 @@ async def embed(model: ServedModel, tokens: Sequence[int], pooling: str, work: W
         for start in range(0, len(tokens), most):
             result = await chain.forward(tokens[start : start + most], Output.EMBEDDING)
             assert result.embedding is not None
-            pool.add(array("f", bytes(result.embedding)), result.columns)
+            # In a thread: rows times columns are more than what waits on the event loop has time for.
+            await anyio.to_thread.run_sync(pool.add, bytes(result.embedding), result.columns)
         await chain.close("stop")
     return pool.vector()
 
@@ -68,7 +71,8 @@ class _Pool:
         self._pooling = pooling
         self._vector: list[float] = []
 
-    def add(self, values: array[float], columns: int) -> None:
+    def add(self, raw: bytes, columns: int) -> None:
+        values = array("f", raw)
         if self._pooling == "last":
             self._vector = list(values[-columns:])
         elif self._pooling == "cls":
@@ -79,6 +83,14 @@ class _Pool:
             self._vector = [one + other for one, other in zip(before, sums, strict=True)]
 
     def vector(self) -> list[float]:
-        """Of length 1; a sum of rows has the direction of their mean."""
+        """Of length 1; a sum of rows has the direction of their mean. Raises ApiError where the model has
+        computed no numbers, which JSON cannot tell."""
         length = math.sqrt(math.fsum(value * value for value in self._vector))
+        if not math.isfinite(length):
+            raise ApiError(
+                "the model's vector of a text is not finite: its weights or its recipe are not sound",
+                status=500,
+                kind="server_error",
+                code="non_finite",
+            )
         return [value / length for value in self._vector] if length else self._vector

@@ -9,6 +9,8 @@ from gguf_worker.errors import GgufWorkerError, RequestTimeout, StageLost, Worke
 INVALID = "invalid_request_error"
 CLIENT_GONE = 499
 """Of no answer, because nobody is there to read one; for logs."""
+LONGEST_MESSAGE = 2000
+"""Characters of what a client is told, which may quote what it sent."""
 
 _REFUSED = frozenset({"argument", "malformed", "position", "schema", "token", "unsupported", "values"})
 """Codes of stages that refuse what the client asked for."""
@@ -42,8 +44,8 @@ class ApiError(GgufWorkerError):
 
     def body(self) -> dict[str, object]:
         """What the client gets."""
-        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-        return {"error": error}
+        message, param = _shortened(self.message), self.param and _shortened(self.param)
+        return {"error": {"message": message, "type": self.kind, "param": param, "code": self.code}}
 
     def headers(self) -> dict[str, str]:
         """What goes with it."""
@@ -53,6 +55,10 @@ class ApiError(GgufWorkerError):
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
         return headers
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
 
 
 def unavailable(message: str, *, code: str, retry_after_s: float = 1.0) -> ApiError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import anyio
 
 from gguf_worker.gateway.catalogue import Card, no_such_model
-from gguf_worker.gateway.errors import unavailable
+from gguf_worker.gateway.errors import ApiError, unavailable
 from gguf_worker.gateway.model import ModelSettings, ServedModel
 from gguf_worker.generation.route import Route
 from gguf_worker.node.mesh import Mesh, MeshSource
@@ -34,7 +34,7 @@ class MeshModels:
         self._settings = settings
         self._opened: dict[str, _Opened] = {}
         self._since: dict[str, int] = {}
-        self._lock = anyio.Lock()
+        self._opening: dict[str, anyio.Lock] = {}
         self._view: View | None = None
         self._plans: Mapping[str, RoutePlan] = {}
 
@@ -56,14 +56,24 @@ class MeshModels:
         name = next(iter(plans), "") if name is None and len(plans) < 2 else name or ""
         if name not in plans:
             if name in self._since:
-                raise unavailable(f"no nodes form a route of {name!r} at this time", code="no_route")
+                raise _no_route(name)
             raise no_such_model(name, list(plans))
-        async with self._lock:
-            opened = self._opened.get(name)
-            if opened is None or not self._stands(opened, plans[name]):
-                opened = await self._open(name, plans[name])
-                self._opened[name] = opened
-        return opened.model
+        return self._standing(name) or await self._opened_once(name)
+
+    def _standing(self, name: str) -> ServedModel | None:
+        opened, plan = self._opened.get(name), self._known().get(name)
+        return opened.model if opened and plan and self._stands(opened, plan) else None
+
+    async def _opened_once(self, name: str) -> ServedModel:
+        """However many ask at the same time; a model whose nodes are slow holds up no other."""
+        async with self._opening.setdefault(name, anyio.Lock()):
+            if (model := self._standing(name)) is not None:
+                return model
+            plan = self._known().get(name)
+            if plan is None:
+                raise _no_route(name)
+            self._opened[name] = opened = await self._open(name, plan)
+            return opened.model
 
     async def _open(self, name: str, plan: RoutePlan) -> _Opened:
         plan = await self._mesh.plan(Wanted(model=plan.artifact))
@@ -94,6 +104,10 @@ class MeshModels:
             for name in self._plans:
                 self._since.setdefault(name, int(time.time()))
         return self._plans
+
+
+def _no_route(name: str) -> ApiError:
+    return unavailable(f"no nodes form a route of {name!r} at this time", code="no_route")
 
 
 def _held(route: Route) -> tuple[StagePlan, ...]:

@@ -21,7 +21,7 @@ class Reply:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._lock = anyio.Lock()
-        self._sent = anyio.Event()
+        self._sent_at = anyio.current_time()
         self.status = CLIENT_GONE
         """That the client got."""
         self.is_complete = False
@@ -70,11 +70,11 @@ class Reply:
     async def keep_alive(self) -> None:
         """Writes a comment whenever nothing was sent for a while; until it is cancelled."""
         while True:
-            sent = self._sent
-            with anyio.move_on_after(KEEP_ALIVE_S):
-                await sent.wait()
-                continue
-            await self._stream(b": waiting\n\n")
+            left_s = self._sent_at + KEEP_ALIVE_S - anyio.current_time()
+            if left_s > 0:
+                await anyio.sleep(left_s)
+            else:
+                await self._stream(b": waiting\n\n")
 
     async def _stream(self, raw: bytes) -> None:
         async with self._lock:
@@ -86,8 +86,7 @@ class Reply:
                 }
                 await self._begin(200, about)
             await self._body(raw, more=True)
-            self._sent.set()
-            self._sent = anyio.Event()
+            self._sent_at = anyio.current_time()
 
     # ---- ASGI ----
 

@@ -11,6 +11,8 @@ from gguf_worker.gateway.messages import take_messages
 from gguf_worker.gateway.options import IGNORED, MOST_TOKENS, Logprobs, Options, response_schema, take_options
 
 MOST_PROMPTS = 128
+MOST_CHOICES_IN_ALL = 512
+"""Of all prompts of a request."""
 MOST_INPUTS = 2048
 MOST_PROMPT_TOKENS = 2**22
 COMPLETION_TOKENS = 16
@@ -62,6 +64,12 @@ class CompletionRequest:
             best_of=fields.integer("best_of", 1, 20),
             schema=response_schema(fields),
         )
+        if len(prompts) * options.best_of > MOST_CHOICES_IN_ALL:
+            raise fields.refuse(
+                "prompt",
+                f"has {len(prompts)} texts with {options.best_of} choices each; "
+                f"{MOST_CHOICES_IN_ALL} in all can be",
+            )
         fields.finish(ignored=IGNORED, refused=_REFUSED_IN_COMPLETIONS)
         return cls(model=model, prompts=prompts, echo=echo, options=options)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import anyio
+
 from gguf_worker.gateway.aside import Aside, AsideError
 from gguf_worker.gateway.errors import ApiError
 from gguf_worker.protocol.limits import MAX_GRAMMAR_BYTES
@@ -11,8 +13,12 @@ from gguf_worker.protocol.limits import MAX_GRAMMAR_BYTES
 PARAM = "response_format"
 MOST_NODES = 10_000
 DEEPEST = 64
+LONGEST_SCHEMA = 256 * 1024
+"""Characters of its JSON."""
 KEPT = 64
 """Grammars that are kept."""
+AT_ONCE = 2
+"""Processes that convert; other schemas wait for one of them."""
 TIMEOUT_S = 20.0
 """Most of it is the load of the library."""
 
@@ -46,17 +52,23 @@ class Grammars:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, str] = OrderedDict()
+        self._turn = anyio.Semaphore(AT_ONCE)
 
     async def of_schema(self, schema: str) -> str:
         """The GBNF of a schema that was checked. Raises ApiError."""
-        if schema in self._kept:
-            self._kept.move_to_end(schema)
-            return self._kept[schema]
-        grammar = await _convert(schema)
+        if len(schema) > LONGEST_SCHEMA:
+            raise ApiError(f"the schema has more than {LONGEST_SCHEMA} characters", param=PARAM)
+        if schema not in self._kept:
+            async with self._turn:
+                if schema not in self._kept:  # another request may have had it made meanwhile
+                    self._keep(schema, await _convert(schema))
+        self._kept.move_to_end(schema)
+        return self._kept[schema]
+
+    def _keep(self, schema: str, grammar: str) -> None:
         self._kept[schema] = grammar
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        return grammar
 
 
 async def _convert(schema: str) -> str:

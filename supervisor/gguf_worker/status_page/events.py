@@ -21,9 +21,6 @@ MOST_WATCHERS = 64
 KEEP_ALIVE_S = 15.0
 """A stream that has been silent for so long says that it lives."""
 
-TOO_MANY = PlainTextResponse(
-    f"{MOST_WATCHERS} pages watch already\n", status_code=503, headers={"retry-after": "10"}
-)
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),

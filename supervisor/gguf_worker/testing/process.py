@@ -87,7 +87,7 @@ class LineProcess:
                 if wanted(line):
                     return line
             if not self._open_ends:
-                raise EOFError("it ended; its last lines: " + " / ".join(self.lines[-5:]))
+                raise await self._eof()
             after = len(self.lines)
             await self._news.wait()
 
@@ -96,8 +96,12 @@ class LineProcess:
         wanted = self.bytes_read + n_bytes
         while self.bytes_read < wanted:
             if not self._open_ends:
-                raise EOFError("it ended; its last lines: " + " / ".join(self.lines[-5:]))
+                raise await self._eof()
             await self._news.wait()
+
+    async def _eof(self) -> EOFError:
+        status = await self.wait()
+        return EOFError(f"it ended ({status}); its last lines: " + " / ".join(self.lines[-5:]))
 
     def signal(self, number: int) -> None:
         """Sends a signal to it and to what it started in its group."""

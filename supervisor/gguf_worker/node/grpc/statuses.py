@@ -42,7 +42,7 @@ _CODES: Final[Mapping[grpc.StatusCode, str]] = MappingProxyType(
         _S.UNAVAILABLE: """draining given_up ledger lost nats nats_unreachable not_loaded not_ready
             shutting_down stage_gone stage_lost stopped tracker unreachable worker_died""",
         _S.CANCELLED: "cancelled",
-        _S.DEADLINE_EXCEEDED: "deadline timeout",
+        _S.DEADLINE_EXCEEDED: "deadline timeout idle",
         _S.UNAUTHENTICATED: "unauthenticated",
         _S.UNIMPLEMENTED: "version",
         # A defect of ours or of what computes.
