@@ -115,7 +115,8 @@ async def test_gateway_over_a_node(gguf_worker: CommandLine, tmp_path: Path) -> 
     """Finds the model of a node that comes after it, is asked for it by name, and stops in good order."""
     certificate = tmp_path / "certificate.json"
     measure = ("certify", MODEL, "--engine", "fake", "--cuts", "6", "--steps", "1", "--prompt", "x")
-    await anyio.to_thread.run_sync(lambda: gguf_worker(*measure, "--output", certificate))
+    done = await anyio.to_thread.run_sync(lambda: gguf_worker(*measure, "--output", certificate))
+    assert done.returncode == 0, done.stderr
     with Baseline():
         async with NatsServer(jetstream=True) as server:
             spec = NodeSpec(

@@ -23,7 +23,7 @@ Sink = Callable[[Key, Buffer], None]
 
 ALONE, STEPWISE, BATCHED = "alone", "stepwise", "batched"
 
-BATCH_ATTEMPTS = 100
+BATCH_ATTEMPTS = 2000
 """How often rows are sent again until all of them shared one step. A model so fast that they often do not is
 one whose attempts cost next to nothing."""
 POLL_S = 0.0005
