@@ -12,7 +12,6 @@ import anyio.to_thread
 
 from gguf_worker.gateway.errors import ApiError
 from gguf_worker.gateway.model import ServedModel
-from gguf_worker.generation.stage import Stage
 from gguf_worker.protocol.messages import Output
 from gguf_worker.work import Work
 
@@ -43,7 +42,7 @@ def pooling_of(model: ServedModel, asked: str | None) -> str:
 async def embed(model: ServedModel, tokens: Sequence[int], pooling: str, work: Work) -> list[float]:
     """The vector of one text."""
     async with model.route.open_chain(work=work) as chain:
-        most = min(_most_rows(stage) for stage in chain.stages)
+        most = chain.stages[0].prefill_chunk  # so that no more rows are held at a time than one has
         pool = _Pool(pooling)
         for start in range(0, len(tokens), most):
             result = await chain.forward(tokens[start : start + most], Output.EMBEDDING)
@@ -52,11 +51,6 @@ async def embed(model: ServedModel, tokens: Sequence[int], pooling: str, work: W
             await anyio.to_thread.run_sync(pool.add, bytes(result.embedding), result.columns)
         await chain.close("stop")
     return pool.vector()
-
-
-def _most_rows(stage: Stage) -> int:
-    """So that what goes through a stage is one piece: only its last rows would be given otherwise."""
-    return min(stage.prefill_chunk, stage.max_rows(Output.HIDDEN), stage.max_rows(Output.EMBEDDING))
 
 
 def as_base64(vector: Sequence[float]) -> str:

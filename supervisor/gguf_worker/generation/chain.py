@@ -171,7 +171,7 @@ class SessionChain:
     async def forward(self, tokens: Sequence[int], output: Output | str) -> Result:
         """Appends tokens and gives what `output` names, from the last stage."""
         run = Run(start=self.position, output=Output(output))
-        most = self._most_rows(run.output)
+        most = self._most_rows(run.output) if len(tokens) > 1 else 1
         try:
             pieces = [
                 self._history.add(tokens[start : start + most])
