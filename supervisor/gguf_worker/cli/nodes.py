@@ -14,6 +14,7 @@ from rich.text import Text
 
 from gguf_worker.cli.text import one_line, plain_table, print_json, printable, size
 from gguf_worker.node.nats import NatsOptions, connect_nats
+from gguf_worker.node.stage_status import stage_load, stage_room
 from gguf_worker.node.tracker.jetstream import JetStreamTracker
 from gguf_worker.node.tracker.tracker import Tracker, View
 from gguf_worker_v1 import common_pb2, registration_pb2
@@ -168,17 +169,8 @@ def stage_to_json(stage: common_pb2.Stage) -> dict[str, object]:
             "token_embedding": stage.ownership.token_embedding,
             "output_head": stage.ownership.output_head,
         },
-        "memory": {
-            "weights_bytes": stage.memory.weights_bytes,
-            "kv_bytes": stage.memory.kv_bytes,
-            "compute_bytes": stage.memory.compute_bytes,
-        },
-        "capacity": {"max_sessions": stage.capacity.max_sessions, "kv_cells": stage.capacity.kv_cells},
-        "load": {
-            "sessions": stage.load.sessions,
-            "kv_cells_used": stage.load.kv_cells_used,
-            "queued": stage.load.queued,
-        },
+        **stage_room(stage),
+        "load": stage_load(stage),
         "state": stage.state,
         "restarts": stage.restarts,
     }

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -266,20 +265,6 @@ class MeshSource:
             return False
         await transport.aclose()
         return True
-
-
-@asynccontextmanager
-async def mesh_route(
-    tracker: Tracker,
-    wanted: Wanted,
-    paths: Paths,
-    *,
-    settings: MeshSettings | None = None,
-) -> AsyncIterator[Route]:
-    """A route over the mesh, formed now. Raises NoRoute."""
-    mesh = Mesh(tracker, paths, settings=settings)
-    async with mesh.route(await mesh.plan(wanted)) as route:
-        yield route
 
 
 def _same_stage(registration: registration_pb2.Registration, lost: StagePlan) -> list[StagePlan]:

@@ -27,17 +27,29 @@ def stage_status(plan: StagePlan, view: View) -> dict[str, object]:
             "token_embedding": stage.ownership.token_embedding,
             "output_head": stage.ownership.output_head,
         },
+        **stage_room(stage),
+        "execution": stage_load(stage),
+    }
+
+
+def stage_room(stage: common_pb2.Stage) -> dict[str, object]:
+    """What it occupies, and how much it can take."""
+    return {
         "memory": {
             "weights_bytes": stage.memory.weights_bytes,
             "kv_bytes": stage.memory.kv_bytes,
             "compute_bytes": stage.memory.compute_bytes,
         },
         "capacity": {"max_sessions": stage.capacity.max_sessions, "kv_cells": stage.capacity.kv_cells},
-        "execution": {
-            "sessions": stage.load.sessions,
-            "kv_cells_used": stage.load.kv_cells_used,
-            "queued": stage.load.queued,
-        },
+    }
+
+
+def stage_load(stage: common_pb2.Stage) -> dict[str, object]:
+    """What is taken of it."""
+    return {
+        "sessions": stage.load.sessions,
+        "kv_cells_used": stage.load.kv_cells_used,
+        "queued": stage.load.queued,
     }
 
 
