@@ -108,8 +108,7 @@ def run_command(
 
     if cuts is not None and shards is not None:
         raise CommandError("--shards and --cuts were both given", remedy="give one of them")
-    if sampling.logprobs and not json:
-        raise CommandError("--logprobs was given without --json", remedy="give both: they are shown there")
+    sampling.check_shown(json=json)
     config = run.RunConfig(
         model=model,
         prompt=prompt,
@@ -317,8 +316,7 @@ def generate_command(
     """
     from gguf_worker.cli import generate, interrupt
 
-    if sampling.logprobs and not json:
-        raise CommandError("--logprobs was given without --json", remedy="give both: they are shown there")
+    sampling.check_shown(json=json)
     config = generate.GenerateConfig(
         nats=tracker.nats_options("gguf-worker generate"),
         peers=peers,

@@ -8,13 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic
 
-from gguf_worker import Generation, Route, Sampling, Step
+from gguf_worker import Generation, Sampling, Step
 from gguf_worker._allocator import keep_large_blocks
-from gguf_worker.cli.errors import EXIT_FAILED, CommandError
 from gguf_worker.cli.node import paths_to_nodes, tracker_over
 from gguf_worker.cli.node_options import PeerOptions
-from gguf_worker.cli.options import round_up
-from gguf_worker.cli.run import candidates, stream
+from gguf_worker.cli.run import candidates, prompt_tokens, stream
 from gguf_worker.cli.text import one_line, print_json, print_table
 from gguf_worker.generation.record import GenerationRecord, StageRecord
 from gguf_worker.node.mesh import Mesh
@@ -55,7 +53,13 @@ async def generate(config: GenerateConfig) -> None:
         if not config.json:
             print("\n".join([route_line(plan), *map(stage_line, stages)]), file=sys.stderr)
         async with mesh.route(plan) as route:
-            prompt = await prompt_tokens(route, plan, config)
+            prompt = await prompt_tokens(
+                route,
+                config.prompt,
+                n_ctx=min(stage.stage.capacity.n_ctx for stage in plan.stages),
+                max_tokens=config.max_tokens,
+                remedy="shorten it, or serve with",
+            )
             span = begin_generation(config.work(), model=plan.model)
             generation = route.generate(
                 prompt, max_tokens=config.max_tokens, sampling=config.sampling, work=span.work
@@ -82,25 +86,6 @@ async def _mesh(config: GenerateConfig) -> AsyncIterator[Mesh]:
         nats = await stack.enter_async_context(connect_nats(config.nats))
         tracker = await stack.enter_async_context(tracker_over(nats))
         yield Mesh(tracker, await stack.enter_async_context(paths_to_nodes(config.peers, nats)))
-
-
-async def prompt_tokens(route: Route, plan: RoutePlan, config: GenerateConfig) -> list[int]:
-    """The prompt's tokens. Raises CommandError where the prompt is empty or does not fit."""
-    prompt = await route.tokenize(config.prompt)
-    if not prompt:
-        raise CommandError(
-            "the prompt has no tokens, and this model adds none of its own",
-            remedy="give --prompt some text",
-            exit_status=EXIT_FAILED,
-        )
-    n_ctx = min(stage.stage.capacity.n_ctx for stage in plan.stages)
-    if len(prompt) > n_ctx:
-        raise CommandError(
-            f"the prompt has {len(prompt)} tokens and the context holds {n_ctx}",
-            remedy=f"shorten it, or serve with --ctx-size {round_up(len(prompt) + config.max_tokens)}",
-            exit_status=EXIT_FAILED,
-        )
-    return prompt
 
 
 # ---- what is shown ------------------------------------------------------------------------------

@@ -423,6 +423,13 @@ class SamplingOptions:
         ),
     ] = 0
 
+    def check_shown(self, *, json: bool) -> None:
+        """Raises CommandError where log-probabilities are asked for that nothing would show."""
+        if self.logprobs and not json:
+            raise CommandError(
+                "--logprobs was given without --json", remedy="give both: they are shown there"
+            )
+
     def sampling(self) -> Sampling:
         """The sampling. Raises CommandError for a value that cannot be one."""
         from gguf_worker.protocol.messages import Sampling

@@ -80,21 +80,34 @@ async def shards_of(config: RunConfig) -> list[ShardSpec]:
 
 
 async def start_generation(route: Route, config: RunConfig) -> Generation:
-    """A generation from the prompt. Raises CommandError where the prompt is empty or does not fit."""
-    prompt = await route.tokenize(config.prompt)
+    """A generation from the prompt. Raises as `prompt_tokens`."""
+    prompt = await prompt_tokens(
+        route,
+        config.prompt,
+        n_ctx=config.recipe.n_ctx,
+        max_tokens=config.max_tokens,
+        remedy="shorten it or give",
+    )
+    return route.generate(prompt, max_tokens=config.max_tokens, sampling=config.sampling)
+
+
+async def prompt_tokens(route: Route, text: str, *, n_ctx: int, max_tokens: int, remedy: str) -> list[int]:
+    """The tokens of a prompt. Raises CommandError where there is none, and where they do not fit: `remedy` is
+    what to do, up to the `--ctx-size` that would hold them."""
+    prompt = await route.tokenize(text)
     if not prompt:
         raise CommandError(
             "the prompt has no tokens, and this model adds none of its own",
             remedy="give --prompt some text",
             exit_status=EXIT_FAILED,
         )
-    if len(prompt) > config.recipe.n_ctx:
+    if len(prompt) > n_ctx:
         raise CommandError(
-            f"the prompt has {len(prompt)} tokens and the context holds {config.recipe.n_ctx}",
-            remedy=f"shorten it or give --ctx-size {round_up(len(prompt) + config.max_tokens)}",
+            f"the prompt has {len(prompt)} tokens and the context holds {n_ctx}",
+            remedy=f"{remedy} --ctx-size {round_up(len(prompt) + max_tokens)}",
             exit_status=EXIT_FAILED,
         )
-    return route.generate(prompt, max_tokens=config.max_tokens, sampling=config.sampling)
+    return prompt
 
 
 async def stream(generation: Generation, *, silent: bool) -> tuple[str, list[Step]]:
