@@ -17,13 +17,12 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from gguf_worker._allocator import keep_large_blocks
 from gguf_worker._schema import Buffer
@@ -33,6 +32,7 @@ from gguf_worker.node.ledger import Use
 from gguf_worker.node.remote_stage import RemoteStage
 from gguf_worker.node.stage_service import StageService
 from gguf_worker.protocol.messages import Output, Result, Sampling
+from gguf_worker.testing.process import LineProcess
 from gguf_worker.work import Work
 from gguf_worker_v1 import common_pb2, registration_pb2
 
@@ -41,6 +41,7 @@ ROW_BYTES = 4 * N_EMBD
 PREFILL_ROWS = 512
 N_CTX = 1 << 30
 BARE = "/bench.Bare/Echo"
+LISTENING = "listening"
 
 
 # ---- a stage that computes nothing --------------------------------------------------------------
@@ -107,7 +108,7 @@ class NoLedger:
 
 
 async def serve() -> None:
-    """Both servers in one process; prints their addresses and runs until standard input ends."""
+    """Both servers in one process; prints their addresses and runs until it is ended."""
     import grpc.aio
 
     options = GrpcOptions()
@@ -122,9 +123,8 @@ async def serve() -> None:
         service, describe=registration_pb2.Registration, backends=[mirror], options=options
     ) as server:
         await bare.start()
-        print(f"{server.addresses[0]} 127.0.0.1:{port}", flush=True)
-        await anyio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
-    await bare.stop(None)
+        print(f"{LISTENING} {server.addresses[0]} 127.0.0.1:{port}", flush=True)
+        await anyio.sleep_forever()
 
 
 async def _echo(_: Any, context: Any) -> None:
@@ -134,21 +134,10 @@ async def _echo(_: Any, context: Any) -> None:
         await context.write(frame)
 
 
-@asynccontextmanager
-async def other_process() -> AsyncIterator[tuple[str, str]]:
-    """Addresses of the node and of the bare echo."""
+def other_process() -> LineProcess:
+    """The node and the bare echo; its first line has their addresses."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, __file__, "--serve"]
-    async with await anyio.open_process(command, env=environment, stderr=None) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        node, bare = (await process.stdout.receive()).decode().split()
-        try:
-            yield node, bare
-        finally:
-            with anyio.CancelScope(shield=True):
-                await process.stdin.aclose()
-                await process.wait()
+    return LineProcess([sys.executable, __file__, "--serve"], environment=environment)
 
 
 # ---- measuring ----------------------------------------------------------------------------------
@@ -181,11 +170,11 @@ async def measure(loads: Sequence[Load], rounds: int) -> dict[str, Times]:
 
     found = {load.name: Times([], []) for load in loads}
     limits = GrpcClientOptions().limits
-    async with (
-        other_process() as (node, bare),
-        GrpcDialer() as dialer,
-        grpc.aio.insecure_channel(bare, channel_arguments(limits, "")) as channel,
-    ):
+    async with other_process() as process, GrpcDialer() as dialer, AsyncExitStack() as stack:
+        _, node, bare = (await process.wait_line(lambda line: line.startswith(LISTENING))).split()
+        channel = await stack.enter_async_context(
+            grpc.aio.insecure_channel(bare, channel_arguments(limits, ""))
+        )
         stage = RemoteStage(Mirror().describe(), "mirror", lambda: dialer.connect(node, timeout_s=10))
         session = await stage.open_session(work=Work())
         call: Any = channel.stream_stream(BARE)()

@@ -17,12 +17,10 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
-import anyio.to_thread
 from nats.aio.msg import Msg
 
 from gguf_worker.node.nats import NatsOptions, connect_nats
@@ -30,10 +28,12 @@ from gguf_worker.node.relay.dialer import RelayDialer
 from gguf_worker.node.relay.listener import relay_listener
 from gguf_worker.node.transport import Transport, TransportClosed
 from gguf_worker.testing.nats import NatsServer
+from gguf_worker.testing.process import LineProcess
 
 MAX_PAYLOAD = 64 * 1024 * 1024
 BARE = "bench.bare"
 NAME = "mirror"
+READY = "ready"
 
 
 # ---- the node -----------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class Mirror:
 
 
 async def serve(url: str) -> None:
-    """Both services in one process; says that it is ready and runs until standard input ends."""
+    """Both services in one process; says that it is ready and runs until it is ended."""
 
     async def echo(message: Msg) -> None:
         await message.respond(message.data)
@@ -59,25 +59,14 @@ async def serve(url: str) -> None:
     async with connect_nats(NatsOptions(servers=(url,))) as nats:
         await nats.client.subscribe(BARE, cb=echo)
         async with relay_listener(nats, NAME, Mirror()):
-            print("ready", flush=True)
-            await anyio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+            print(READY, flush=True)
+            await anyio.sleep_forever()
 
 
-@asynccontextmanager
-async def other_process(url: str) -> AsyncIterator[None]:
-    """The node, while it is open."""
+def other_process(url: str) -> LineProcess:
+    """The node."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, __file__, "--serve", url]
-    async with await anyio.open_process(command, env=environment, stderr=None) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        await process.stdout.receive()
-        try:
-            yield
-        finally:
-            with anyio.CancelScope(shield=True):
-                await process.stdin.aclose()
-                await process.wait()
+    return LineProcess([sys.executable, __file__, "--serve", url], environment=environment)
 
 
 # ---- measuring ----------------------------------------------------------------------------------
@@ -105,9 +94,10 @@ async def measure(loads: Sequence[Load], rounds: int) -> dict[str, Times]:
     found = {load.name: Times([], []) for load in loads}
     async with (
         NatsServer(max_payload=MAX_PAYLOAD) as server,
-        other_process(server.url),
+        other_process(server.url) as process,
         connect_nats(NatsOptions(servers=(server.url,))) as nats,
     ):
+        await process.wait_line(lambda line: line == READY)
         transport = await RelayDialer(nats).connect(NAME, timeout_s=10)
 
         async def bare(frame: bytes) -> None:
