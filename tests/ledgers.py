@@ -1,10 +1,8 @@
-"""What the tests of receipts share: a clock that stands still, and forwards to count."""
+"""What the tests of receipts share: forwards to count, and receipts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import anyio
 
 from gguf_worker.node.ledger import Use
 from gguf_worker.node.receipts.ledger import SqliteLedger
@@ -16,32 +14,6 @@ LAYERS = (0, 8)
 
 MakeLedger = Callable[..., SqliteLedger]
 Stored = Callable[[], list[receipt_pb2.Receipt]]
-
-
-class ManualClock:
-    """Both of a ledger's clocks: they go on when the test says so."""
-
-    def __init__(self) -> None:
-        self.moment = 1000.0
-        self._moved = anyio.Event()
-        self._slept = anyio.Event()
-
-    def now(self) -> float:
-        return self.moment
-
-    async def sleep_until(self, moment: float) -> None:
-        while self.moment < moment:
-            self._slept.set()
-            await self._moved.wait()
-
-    def advance(self, seconds: float) -> None:
-        self.moment += seconds
-        self._moved.set()
-        self._moved, self._slept = anyio.Event(), anyio.Event()
-
-    async def wait_for_sleeper(self) -> None:
-        """Returns when somebody waits for a later moment."""
-        await self._slept.wait()
 
 
 def use(start: int, rows: int, tokens: int = 0) -> Use:

@@ -14,6 +14,7 @@ import anyio.to_thread
 import httpx
 import pytest
 
+from certified import certified
 from commandline import CommandLine
 from gguf_worker.testing import Baseline
 from gguf_worker.testing.mesh.node import NodeProcess, NodeSpec
@@ -113,10 +114,7 @@ def test_gateway_that_cannot_be(gguf_worker: CommandLine, arguments: tuple[str, 
 @pytest.mark.anyio
 async def test_gateway_over_a_node(gguf_worker: CommandLine, tmp_path: Path) -> None:
     """Finds the model of a node that comes after it, is asked for it by name, and stops in good order."""
-    certificate = tmp_path / "certificate.json"
-    measure = ("certify", MODEL, "--engine", "fake", "--cuts", "6", "--steps", "1", "--prompt", "x")
-    done = await anyio.to_thread.run_sync(lambda: gguf_worker(*measure, "--output", certificate))
-    assert done.returncode == 0, done.stderr
+    certificate = await certified(gguf_worker, tmp_path, cuts="6")
     with Baseline():
         async with NatsServer(jetstream=True) as server:
             spec = NodeSpec(

@@ -16,6 +16,7 @@ import anyio.to_thread
 import pytest
 import trustme
 
+from certified import certified
 from commandline import CommandLine
 from gguf_worker.testing import Baseline
 from gguf_worker.testing.mesh.node import NodeProcess, NodeSpec
@@ -30,22 +31,10 @@ LAYERS = {"first": (0, 4), "middle": (4, 8), "last": (8, 12)}
 TEXT = ("--prompt", "Hello", "--max-tokens", "12")
 
 
-async def certified(gguf_worker: CommandLine, folder: Path) -> Path:
-    """A certificate for the nodes' recipe."""
-    path = folder / "certificate.json"
-    done = await _run(
-        gguf_worker,
-        *("certify", MODEL, "--engine", "fake", "--cuts", "4,8", "--steps", "1", "--prompt", "x"),
-        *("--output", str(path)),
-    )
-    assert done.returncode == 0
-    return path
-
-
 @asynccontextmanager
 async def mesh(gguf_worker: CommandLine, folder: Path) -> AsyncIterator[tuple[str, dict[str, NodeProcess]]]:
     """Three nodes, the middle one relayed only; the tracker's URL and the nodes."""
-    certificate = await certified(gguf_worker, folder)
+    certificate = await certified(gguf_worker, folder, cuts="4,8")
     with Baseline():
         async with AsyncExitStack() as stack:
             server = await stack.enter_async_context(NatsServer(jetstream=True))
@@ -107,7 +96,7 @@ async def test_tls_and_token(gguf_worker: CommandLine, tmp_path: Path) -> None:
             layers=(0, 12),
             tracker=server.url,
             folder=tmp_path,
-            certificates=(await certified(gguf_worker, tmp_path),),
+            certificates=(await certified(gguf_worker, tmp_path, cuts="4,8"),),
             options=(
                 *("--engine", "fake", "--tls-cert", pem, "--tls-key", pem),
                 *("--token-file", str(tmp_path / "tokens")),

@@ -6,12 +6,10 @@ import re
 import time
 from collections.abc import Iterator
 
-import anyio
 import pytest
 
-from gguf_worker.node.grpc import GrpcDialer
-from gguf_worker.node.transport import TransportClosed
 from gguf_worker.testing import Baseline
+from grpc_begun import begin_grpc
 
 THREAD_OF_A_LIBRARY = re.compile(r"thread \d+ ")
 """Python gives its own threads names."""
@@ -23,13 +21,7 @@ SETTLE_S = 10.0
 def grpc() -> None:
     """For tests over nodes. gRPC opens descriptors for the whole process the first time it is used, and
     starts threads of its own whenever it is busy; no test shall be blamed."""
-
-    async def once() -> None:
-        async with GrpcDialer() as dialer:
-            with pytest.raises(TransportClosed):
-                await dialer.connect("127.0.0.1:1", timeout_s=5.0)
-
-    anyio.run(once)
+    begin_grpc()
 
 
 @pytest.fixture(autouse=True)

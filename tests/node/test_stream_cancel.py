@@ -14,10 +14,10 @@ from gguf_worker import Supervisor
 from gguf_worker.node.gguf_backend import GgufBackend
 from gguf_worker.node.stage_stream import StreamSettings
 from gguf_worker_v1 import stage_pb2
+from manual_clock import ManualClock
 from node.raw import RawClient, tokens
 from node.rigs import Rig, node, rig_of
 from node.toy_backend import ToyBackend
-from registered import ManualClock
 
 pytestmark = pytest.mark.anyio
 

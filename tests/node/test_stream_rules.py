@@ -15,10 +15,10 @@ from gguf_worker.node.stage_stream import StreamSettings
 from gguf_worker.node.text_service import MAX_TEXT_BYTES, MAX_TOKENS
 from gguf_worker.testing.memory_transport import Alter, lose, repeat, swap
 from gguf_worker_v1 import common_pb2, stage_pb2
+from manual_clock import ManualClock
 from node.raw import HELLO, RawClient, tokens
 from node.rigs import Rig, node, rig_of
 from node.toy_backend import ToyBackend
-from registered import ManualClock
 
 pytestmark = pytest.mark.anyio
 

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gguf_worker.node.receipts.ledger import SqliteLedger
 from gguf_worker.node.receipts.query import ReceiptQuery, open_ledger
-from gguf_worker.testing import Baseline
 from gguf_worker_v1 import receipt_pb2
-from ledgers import GRACE_S, MakeLedger, ManualClock, Stored
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with Baseline():
-        yield
+from ledgers import GRACE_S, MakeLedger, Stored
+from manual_clock import ManualClock
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import pytest
 from gguf_worker.node.receipts.errors import LedgerCorrupt, LedgerError, LedgerLocked, LedgerVersion
 from gguf_worker.node.receipts.ledger import slots_path
 from gguf_worker.work import Work
-from ledgers import ARTIFACT, LAYERS, MakeLedger, ManualClock, Stored, use
+from ledgers import ARTIFACT, LAYERS, MakeLedger, Stored, use
+from manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,8 @@ from gguf_worker.errors import RequestError
 from gguf_worker.node.ledger import Ledger, LedgerEntry, WorkConflict, WorkSettled
 from gguf_worker.node.receipts.ledger import SqliteLedger
 from gguf_worker.work import Work
-from ledgers import ARTIFACT, GRACE_S, LAYERS, MakeLedger, ManualClock, Stored, use
+from ledgers import ARTIFACT, GRACE_S, LAYERS, MakeLedger, Stored, use
+from manual_clock import ManualClock
 
 pytestmark = pytest.mark.anyio
 

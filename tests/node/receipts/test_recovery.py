@@ -20,7 +20,8 @@ from gguf_worker.node.receipts.slots import Slots
 from gguf_worker.testing import receipts as lives
 from gguf_worker.work import Work
 from gguf_worker_v1 import receipt_pb2
-from ledgers import ARTIFACT, GRACE_S, LAYERS, MakeLedger, ManualClock, Stored, receipt, use
+from ledgers import ARTIFACT, GRACE_S, LAYERS, MakeLedger, Stored, receipt, use
+from manual_clock import ManualClock
 
 WORKS = 100
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from gguf_worker.node.nats import Nats, NatsOptions, connect_nats
-from gguf_worker.testing import Baseline
 from gguf_worker.testing.nats import NatsServer
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with Baseline():
-        yield
 
 
 @pytest.fixture

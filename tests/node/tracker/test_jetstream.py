@@ -16,7 +16,8 @@ from gguf_worker.node.tracker.jetstream import CERTIFICATES, NODES, JetStreamTra
 from gguf_worker.node.tracker.registration import LONGEST_LEASE_S
 from gguf_worker.node.tracker.tracker import CertificateConflict, Superseded, TrackerError, View
 from gguf_worker.testing.nats import NatsServer
-from registered import ManualClock, registration, stage
+from manual_clock import ManualClock
+from registered import registration, stage
 from tracking import QUICK, connected, tracking, view_where
 
 pytestmark = pytest.mark.anyio

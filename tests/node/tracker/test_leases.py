@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import registered
 from gguf_worker.node.tracker.leases import MAX_NODES, Leases
-from registered import ManualClock, registration, stage
+from manual_clock import ManualClock
+from registered import registration, stage
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import registered
 from gguf_worker.node.tracker.memory import MemoryTracker
 from gguf_worker.node.tracker.registration import RegistrationRefused
 from gguf_worker.node.tracker.tracker import CertificateConflict, Superseded, View
-from registered import ManualClock, registration, stage
+from manual_clock import ManualClock
+from registered import registration, stage
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,8 @@ from gguf_worker.node.tracker.memory import MemoryTracker
 from gguf_worker.node.tracker.renewal import LEAST_INTERVAL_S, register_and_renew
 from gguf_worker.node.tracker.tracker import Superseded, TrackerError
 from gguf_worker_v1 import registration_pb2
-from registered import ManualClock, registration, stage
+from manual_clock import ManualClock
+from registered import registration, stage
 from tracking import view_where
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,8 @@ from gguf_worker.node.tracker.leases import Leases
 from gguf_worker.node.tracker.registration import read_registration
 from gguf_worker.node.tracker.tracker import Superseded
 from gguf_worker.node.tracker.writers import NodeWriter
-from registered import ManualClock, registration
+from manual_clock import ManualClock
+from registered import registration
 
 RUNS = 3
 
