@@ -24,7 +24,7 @@ from typing import Any
 
 import anyio
 
-from gguf_worker._allocator import keep_large_blocks
+from gguf_worker._memory import keep_large_blocks
 from gguf_worker._schema import Buffer
 from gguf_worker.node.grpc import GrpcClientOptions, GrpcDialer, GrpcOptions, grpc_server
 from gguf_worker.node.grpc.limits import channel_arguments, server_arguments

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import anyio
@@ -12,13 +12,28 @@ from anyio.abc import TaskGroup
 @asynccontextmanager
 async def plain_task_group() -> AsyncIterator[TaskGroup]:
     """As anyio's task group, but callers see the error that came first and not a group of one."""
+    failed: BaseException | None = None
     try:
         async with anyio.create_task_group() as tasks:
             yield tasks
     except BaseExceptionGroup as group:
-        raise _first_leaf(group) from group
+        first, *others = _leaves(group)
+        if others:
+            raise first from group
+        failed = first
+    # Out of the `except`, and with no name left: an error whose context is the group that holds it, or that a
+    # frame of its own traceback holds, is a cycle. It would keep all that a failed request had until a garbage
+    # collection, and these stop the event loop.
+    if failed is not None:
+        try:
+            raise failed
+        finally:
+            del failed
 
 
-def _first_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _first_leaf(first) if isinstance(first, BaseExceptionGroup) else first
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

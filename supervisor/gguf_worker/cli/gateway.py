@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from gguf_worker._allocator import keep_large_blocks
+from gguf_worker._memory import keep_large_blocks, keep_what_is_loaded
 from gguf_worker._tasks import plain_task_group
 from gguf_worker.cli.api import listen_guarded
 from gguf_worker.cli.errors import CommandError, describe
@@ -85,6 +85,7 @@ async def _serve(config: GatewayConfig, stop: StopRequest) -> None:
         app = gateway_app(opened, page_routes(board, opened.account_of))
         await stack.enter_async_context(http_server(app, sockets))
         await stack.enter_async_context(board.running())  # ends what pages read, before the server ends
+        keep_what_is_loaded()
         has_started()
         await stop.asked.wait()
         text = f"asked to stop: up to {config.drain_timeout_s:g} s to finish"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from gguf_worker import Generation, Sampling, Step
-from gguf_worker._allocator import keep_large_blocks
+from gguf_worker._memory import keep_large_blocks
 from gguf_worker.cli.node import paths_to_nodes, tracker_over
 from gguf_worker.cli.node_options import PeerOptions
 from gguf_worker.cli.run import candidates, prompt_tokens, stream

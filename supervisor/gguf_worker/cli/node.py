@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gguf_worker._allocator import keep_large_blocks
+from gguf_worker._memory import keep_large_blocks
 from gguf_worker.certification import read_certificate
 from gguf_worker.cli.errors import CommandError
 from gguf_worker.cli.node_options import NodeOptions, PeerOptions

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from gguf_worker import Recipe, RestartPolicy, ShardSpec, WorkerSettings
+from gguf_worker._memory import keep_what_is_loaded
 from gguf_worker.cli.division import divide, look_at_model
 from gguf_worker.cli.errors import EXIT_FAILED, EXIT_USAGE, CommandError, describe
 from gguf_worker.cli.gateway_options import ApiOptions
@@ -140,6 +141,7 @@ async def _serve_until_stopped(config: ServeConfig, stop: StopRequest, writer: L
             await stack.enter_async_context(live_view(service, writer))
         settings = WorkerSettings(restart=config.restart)
         beside = await stack.enter_async_context(_beside(service, config.node, api))
+        keep_what_is_loaded()
         has_started()  # from here on a stop is in good order
         await service.run(
             specs, settings=settings, stop=stop, drain_timeout_s=config.drain_timeout_s, beside=beside
