@@ -21,9 +21,9 @@ async def plain_task_group() -> AsyncIterator[TaskGroup]:
         if others:
             raise first from group
         failed = first
-    # Out of the `except`, and with no name left: an error whose context is the group that holds it, or that a
-    # frame of its own traceback holds, is a cycle. It would keep all that a failed request had until a garbage
-    # collection, and these stop the event loop.
+    # Out of the `except`, and with no name left: an error whose context is the group that holds it, or that
+    # a frame of its own traceback holds, is a cycle. It would keep all that a failed request had until a
+    # garbage collection, and these stop the event loop.
     if failed is not None:
         try:
             raise failed
