@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, TypeAlias
 
 if TYPE_CHECKING:
     View: TypeAlias = memoryview[Any]
@@ -96,35 +96,41 @@ class WireMap:
     def from_map(cls, values: Mapping[str, object]) -> Self:
         """Reads the declared keys of `values`; raises SchemaError where one is missing or wrong."""
         arguments: dict[str, Any] = {}
-        if cls.is_closed and (unknown := values.keys() - {key.name for key in _keys_of(cls)}):
+        keys = _keys_of(cls)
+        if cls.is_closed and (unknown := values.keys() - {name for name, _, _ in keys}):
             raise SchemaError(f"unknown key {min(unknown)!r}")
-        for key in _keys_of(cls):
-            if key.name in values:
-                arguments[key.name] = _read_key(key, values[key.name])
-            elif key.required:
-                raise SchemaError(f"key {key.name!r} is missing")
+        for name, is_required, read in keys:
+            if name in values:
+                try:
+                    arguments[name] = read(values[name])
+                except SchemaError as error:
+                    raise _of_key(name, error) from None
+            elif is_required:
+                raise SchemaError(f"key {name!r} is missing")
         return cls(**arguments)
 
     def to_map(self) -> dict[str, object]:
         """The declared keys in order; an optional key that holds None is left out."""
         written: dict[str, object] = {}
-        for key in _keys_of(type(self)):
-            value = getattr(self, key.name)
-            if value is not None or key.required:
-                written[key.name] = _write(value)
+        for name, is_required, _ in _keys_of(type(self)):
+            value = getattr(self, name)
+            if value is not None or is_required:
+                written[name] = value if type(value) in _AS_IT_IS else _write(value)
         return written
 
     def settle(self) -> None:
         """Holds a map that was made by hand to the rules of one that came off the wire, and rounds its
         numbers as that would. To be called by `__post_init__`; raises SchemaError."""
-        for key in _keys_of(type(self)):
-            object.__setattr__(self, key.name, _read_key(key, getattr(self, key.name)))
+        for name, _, read in _keys_of(type(self)):
+            try:
+                object.__setattr__(self, name, read(getattr(self, name)))
+            except SchemaError as error:
+                raise _of_key(name, error) from None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(NamedTuple):
     name: str
-    required: bool
+    is_required: bool
     read: Read
 
 
@@ -136,7 +142,7 @@ def _keys_of(cls: type[WireMap]) -> tuple[_Key, ...]:
     if keys is None:
         hints = typing.get_type_hints(cls, include_extras=True)
         keys = _known[cls] = tuple(
-            _Key(name=field.name, required=_is_required(field), read=_reader_of(hints[field.name]))
+            _Key(name=field.name, is_required=_is_required(field), read=_reader_of(hints[field.name]))
             for field in dataclasses.fields(typing.cast(Any, cls))
         )
     return keys
@@ -146,11 +152,12 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _read_key(key: _Key, value: object) -> Any:
-    try:
-        return key.read(value)
-    except SchemaError as error:
-        raise SchemaError(f"key {key.name!r}: {error}") from None
+def _of_key(name: str, error: SchemaError) -> SchemaError:
+    return SchemaError(f"key {name!r}: {error}")
+
+
+_AS_IT_IS = frozenset({int, float, bool, bytes, str, type(None)})
+"""Types that msgpack takes; the usual ones, to be told apart from the others at once."""
 
 
 def _write(value: object) -> object:

@@ -43,17 +43,26 @@ def bound_ids() -> Mapping[str, object]:
     return _bound.get()
 
 
-@contextmanager
-def bound(**ids: object) -> Iterator[None]:
+class bound:
     """Adds ids to every line that is logged inside, by this task and those that it starts. A request to a
-    worker takes them along, so that the line about its outcome has them too."""
-    if taken := _PLAIN & ids.keys():
-        raise ValueError(f"a log line means something else by {', '.join(sorted(taken))}")
-    token = _bound.set({**_bound.get(), **ids})
-    try:
-        yield
-    finally:
-        _bound.reset(token)
+    worker takes them along, so that the line about its outcome has them too.
+
+    A context manager, and a plain class because each request to a worker enters one.
+    """
+
+    __slots__ = ("_ids", "_token")
+
+    def __init__(self, **ids: object) -> None:
+        if not _PLAIN.isdisjoint(ids):
+            taken = ", ".join(sorted(_PLAIN & ids.keys()))
+            raise ValueError(f"a log line means something else by {taken}")
+        self._ids = ids
+
+    def __enter__(self) -> None:
+        self._token = _bound.set({**_bound.get(), **self._ids})
+
+    def __exit__(self, *_: object) -> None:
+        _bound.reset(self._token)
 
 
 def log_event(logger: logging.Logger, level: int, event: str, message: str, **fields: object) -> None:

@@ -28,6 +28,9 @@ from gguf_worker.protocol.limits import (
 _HEADER: Final = struct.Struct("<2sBBI")
 _BIN8, _BIN16, _BIN32 = struct.Struct(">BB"), struct.Struct(">BH"), struct.Struct(">BI")
 
+_ONLY_STR: Final = frozenset({str})
+_CONTAINERS: Final = frozenset({dict, list})
+
 FIRST_BUFFER_BYTES: Final = 64 * 1024
 RETAINED_BUFFER_BYTES: Final = 16 * 1024 * 1024
 """A buffer that grew beyond this for one frame is given back after it."""
@@ -170,17 +173,24 @@ def decode_body(body: Buffer) -> dict[str, object]:
 
 
 def _unique_map(pairs: list[tuple[Any, Any]]) -> dict[str, object]:
-    result: dict[str, object] = {}
-    for key, value in pairs:
+    result: dict[str, object] = dict(pairs)
+    if len(result) == len(pairs) and _ONLY_STR.issuperset(map(type, result)):
+        return result
+    raise _bad_keys([key for key, _ in pairs])
+
+
+def _bad_keys(keys: list[Any]) -> RemoteProtocolError:
+    for place, key in enumerate(keys):
         if type(key) is not str:
-            raise RemoteProtocolError(f"a key of type {type(key).__name__} in a map; keys are strings")
-        if key in result:
-            raise RemoteProtocolError(f"key {key!r} appears twice in a map")
-        result[key] = value
-    return result
+            return RemoteProtocolError(f"a key of type {type(key).__name__} in a map; keys are strings")
+        if key in keys[:place]:
+            return RemoteProtocolError(f"key {key!r} appears twice in a map")
+    raise AssertionError("the keys are good")
 
 
 def _check_depth(value: dict[str, object]) -> None:
+    if _CONTAINERS.isdisjoint(map(type, value.values())):
+        return  # as most are
     level: list[object] = [value]
     for _ in range(MAX_DEPTH):
         level = [

@@ -562,6 +562,15 @@ class Forward(Request):
             raise SchemaError("there must be at least one row")
 
 
+_KEY_OF_ROWS = {
+    Output.HIDDEN: "hidden",
+    Output.LOGITS: "logits",
+    Output.LOGITS_ALL: "logits",
+    Output.EMBEDDING: "embedding",
+}
+"""Of a result, by its output."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Answer):
     """What a forward gave back; rows are little-endian and row-major, times are microseconds."""
@@ -599,19 +608,16 @@ class Result(Answer):
         present = 0 if values is None else len(values)
         if present != DTYPE_BYTES[self.dtype] * self.rows * self.columns:
             raise SchemaError(f"{self.rows} x {self.columns} {self.dtype} values in {present} bytes")
-        wanted = {
-            Output.HIDDEN: self.hidden,
-            Output.LOGITS: self.logits,
-            Output.LOGITS_ALL: self.logits,
-            Output.EMBEDDING: self.embedding,
-        }
-        if wanted.get(self.output, b"") is None:
+        key = _KEY_OF_ROWS.get(self.output)
+        if key is not None and getattr(self, key) is None:
             raise SchemaError(f"output {self.output.value!r} without its rows")
 
     @property
     def values(self) -> Rows | None:
         """The rows that came back, whatever they are."""
-        return next((rows for rows in (self.hidden, self.logits, self.embedding) if rows is not None), None)
+        if self.hidden is not None:
+            return self.hidden
+        return self.embedding if self.logits is None else self.logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

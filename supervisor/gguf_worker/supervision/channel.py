@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -69,8 +70,9 @@ class Pending:
     ticket: Ticket | None = None
     submitted: float = field(default_factory=time.monotonic)
     ids: Mapping[str, object] = field(default_factory=bound_ids)
-    _resolved: anyio.Event = field(default_factory=anyio.Event)
     outcome: Answer | GgufWorkerError | None = None
+    _resolved: asyncio.Future[None] | None = None
+    """There once somebody waits; a future of the event loop's own is the cheapest thing to wait for."""
 
     @property
     def done(self) -> bool:
@@ -79,12 +81,14 @@ class Pending:
     async def wait(self) -> None:
         """Returns when there is an outcome."""
         if not self.done:
-            await self._resolved.wait()
+            self._resolved = asyncio.get_running_loop().create_future()
+            await self._resolved
 
     def resolve(self, outcome: Answer | GgufWorkerError) -> None:
         assert self.outcome is None, f"request {self.id} was resolved twice"
         self.outcome = outcome
-        self._resolved.set()
+        if self._resolved is not None and not self._resolved.done():  # a waiter that was cancelled
+            self._resolved.set_result(None)
 
     def fetch(self, answer: type[AnswerT]) -> AnswerT:
         """The answer, whose kind the connection has checked; raises the error that took its place."""
@@ -197,7 +201,7 @@ class Channel:
             request=request,
             id=outgoing.id,
             timeout_s=timeout_s,
-            deadline=anyio.current_time() + timeout_s,
+            deadline=asyncio.get_running_loop().time() + timeout_s,
             on_progress=on_progress,
         )
         self._pending[outgoing.id] = pending
