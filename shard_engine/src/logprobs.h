@@ -1,5 +1,5 @@
 /* Log-probabilities by the softmax over a whole row of finite logits: exponentials in float32,
- * their sum in double precision, in the order of the ids. */
+ * their sum in double precision, in an order that depends on nothing but the row's length. */
 #ifndef SHARD_LOGPROBS_H
 #define SHARD_LOGPROBS_H
 

@@ -18,6 +18,29 @@ static void test_probabilities_are_those_of_the_softmax(void) {
     }
 }
 
+/* Of every length around the groups in which rows are looked through. */
+static void test_rows_of_any_length(void) {
+    float logits[4099];
+    uint32_t state = 1;
+    for (uint32_t i = 0; i < 4099; i++) {
+        state = state * 1664525u + 1013904223u;
+        logits[i] = (float)(state >> 8) / (float)(1 << 18) - 40.0f;
+    }
+    for (uint32_t n = 1; n <= 4099; n += n < 70 ? 1 : 1000) {
+        uint32_t best = 0;
+        double sum = 0.0;
+        for (uint32_t i = 0; i < n; i++) {
+            best = logits[i] > logits[best] ? i : best;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            sum += exp((double)logits[i] - (double)logits[best]);
+        }
+        const logprob_scale scale = logprobs_scale(logits, n);
+        CHECK_EQUAL(scale.best, best);
+        CHECK(fabs(scale.log_sum - log(sum)) < 1e-6);
+    }
+}
+
 static void test_best_is_the_lowest_id_among_equals(void) {
     const float logits[5] = {-1.0f, 2.0f, 2.0f, 0.0f, 2.0f};
     CHECK_EQUAL(logprobs_scale(logits, 5).best, 1);
@@ -55,6 +78,7 @@ static void test_top_is_by_logit_and_then_by_id(void) {
 
 int main(void) {
     test_probabilities_are_those_of_the_softmax();
+    test_rows_of_any_length();
     test_best_is_the_lowest_id_among_equals();
     test_a_certain_token_has_probability_one();
     test_top_is_by_logit_and_then_by_id();
