@@ -204,6 +204,14 @@ async def test_best_of_gives_the_likeliest() -> None:
         assert best.usage == all_of_them.usage
 
 
+async def test_usage_counts_the_tokens_of_every_choice() -> None:
+    """Also of those that end one after the other while the others go on."""
+    async with site() as served, served.openai() as client:
+        answer = await complete(client, prompt=["Hello", "Hi"], n=2, temperature=1, seed=1)
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == served.gateway.figures.tokens
+
+
 async def test_prompts_of_every_kind_and_echo() -> None:
     async with site() as served, served.openai() as client:
         async with served.http() as plain:

@@ -50,10 +50,11 @@ async def run(model: ServedModel, job: Job, figures: Figures, take: TakePiece) -
         sampling = options.sampling_of(index, job.grammar or options.sampling.grammar)
         work = replace(job.work, work_id=new_id())
         async with limiter:
-            usage.completion += await _choose(
+            drawn = await _choose(
                 model, job.prompts[place], limits[place], sampling, work, options.stops, figures,
                 lambda piece: take(index, piece),
             )  # fmt: skip
+        usage.completion += drawn  # in one go: other choices end meanwhile
 
     async with model.admission.admitted(need, job.work):
         limiter = anyio.Semaphore(need.slots)
