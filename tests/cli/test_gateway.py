@@ -16,6 +16,7 @@ import pytest
 
 from certified import certified
 from commandline import CommandLine
+from gguf_worker.certification import read_certificate
 from gguf_worker.testing import Baseline
 from gguf_worker.testing.mesh.node import NodeProcess, NodeSpec
 from gguf_worker.testing.nats import NatsServer
@@ -53,6 +54,33 @@ def test_whole_model_has_the_api_beside_its_pages(gguf_worker: CommandLine) -> N
         assert served.status()["gateway"]["requests"] == 1
         assert "gguf_worker_gateway_requests_total" in served.get("/metrics")[2]
         assert served.stop() == 0
+
+
+def test_certificate_that_stands_for_the_workers_is_used(gguf_worker: CommandLine, tmp_path: Path) -> None:
+    """Without a node; the log says what it changes."""
+    path = anyio.run(lambda: certified(gguf_worker, tmp_path, cuts="6"))
+    with serving(gguf_worker, "--shards", "2", "--certificate", str(path), *HTTP) as served:
+        used = served.wait_logged("certificate_used")
+        assert (used["certificate"], used["chunk_invariant"]) == (read_certificate(path).id, True)
+        served.wait_logged("gateway_ready")
+        assert served.stop() == 0
+
+
+def test_certificate_of_something_else_changes_nothing(gguf_worker: CommandLine, tmp_path: Path) -> None:
+    """The log says what differs."""
+    path = anyio.run(lambda: certified(gguf_worker, tmp_path, cuts="6"))
+    options = ("--shards", "2", "--ctx-size", "512", "--certificate", str(path), *HTTP)
+    with serving(gguf_worker, *options) as served:
+        unused = served.wait_logged("certificate_unused")
+        assert "recipe.n_ctx: expected 4096, actual 512" in unused["message"]
+        served.wait_logged("gateway_ready")
+        assert served.stop() == 0
+
+
+def test_certificate_that_cannot_be_read_is_told(gguf_worker: CommandLine) -> None:
+    with serving(gguf_worker, "--certificate", "no such file", *HTTP) as served:
+        assert served.wait() == 1
+        assert "no such file" in served.logged("failed")[0]["message"]
 
 
 def test_part_of_a_model_has_no_api(gguf_worker: CommandLine) -> None:

@@ -27,6 +27,7 @@ NATS = ("--tracker", "nats://127.0.0.1:1")
         (("--listen", "127.0.0.1:0", "--tracker", "http://x"), "--tracker http://x is no tracker"),
         (("--listen", "127.0.0.1:0", "--advertise", "here:0"), "here:0 is no address that others can dial"),
         (("--listen", "127.0.0.1:0", "--nats-ca", "ca.pem"), "and none was given"),
+        (("--certificate", "c.json"), "--certificate is for a node or for the API"),
         ((*NATS, "--relay", "--tls-key", "k.pem"), "--tls-key: nothing is listened on"),
     ],
 )

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from starlette.applications import Starlette
 
@@ -15,7 +16,7 @@ from gguf_worker.cli.gateway_options import ApiOptions
 from gguf_worker.gateway.app import gateway_app
 from gguf_worker.gateway.catalogue import OneModel, name_of_file
 from gguf_worker.gateway.gateway import Gateway, GatewaySettings, Keys, open_gateway
-from gguf_worker.gateway.local import model_of_service
+from gguf_worker.gateway.local import Judge, model_of_service
 from gguf_worker.gateway.model import ModelSettings
 from gguf_worker.logs import log_event
 from gguf_worker.serving.address import Address, bound_address, is_loopback, listen
@@ -41,9 +42,13 @@ class ServedApi:
     model: ModelSettings
     gateway: GatewaySettings
     drain_timeout_s: float
+    certificates: tuple[Path, ...] = ()
+    """Of which one may stand for the workers."""
 
     @classmethod
-    def of(cls, options: ApiOptions, name: str, *, drain_timeout_s: float) -> ServedApi:
+    def of(
+        cls, options: ApiOptions, name: str, *, drain_timeout_s: float, certificates: Sequence[Path] = ()
+    ) -> ServedApi:
         """Raises GgufWorkerError."""
         return cls(
             name=name_of_file(name),
@@ -52,6 +57,7 @@ class ServedApi:
             model=options.model_settings(),
             gateway=options.gateway_settings(),
             drain_timeout_s=drain_timeout_s,
+            certificates=tuple(certificates),
         )
 
     def may_listen_on(self, sockets: Sequence[socket.socket]) -> bool:
@@ -64,10 +70,11 @@ class ServedApi:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[OpenApi]:
-        """The API while this is open; it has a model while `model_of` is."""
-        catalogue = OneModel(self.name)
+        """The API while this is open; it has a model while `model_of` is. Raises OSError and CertificateError
+        for a certificate that cannot be read."""
+        catalogue, judge = OneModel(self.name), _judge_of(self.certificates)
         async with open_gateway(catalogue, keys=self.keys, settings=self.gateway) as gateway:
-            yield OpenApi(config=self, catalogue=catalogue, gateway=gateway)
+            yield OpenApi(config=self, catalogue=catalogue, gateway=gateway, judge=judge)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +84,8 @@ class OpenApi:
     config: ServedApi
     catalogue: OneModel
     gateway: Gateway
+    judge: Judge
+    """Says what the certificates do of the service's workers."""
 
     def app(self, service: Service, board: Board) -> Starlette:
         """With the service's own pages."""
@@ -91,6 +100,7 @@ class OpenApi:
             self.catalogue,
             settings=self.config.model,
             drain_timeout_s=self.config.drain_timeout_s,
+            is_chunk_invariant=self.judge,
         )
 
 
@@ -106,6 +116,14 @@ def listen_guarded(address: Address, *, keys: Keys | None, is_insecure: bool) ->
         where = bound_address(listener)
         log_event(log, logging.INFO, "http_listening", f"API at http://{where}/v1", address=str(where))
     return sockets
+
+
+def _judge_of(certificates: Sequence[Path]) -> Judge:
+    if not certificates:
+        return lambda _: False
+    from gguf_worker.cli.certified import Certified  # with it comes what nodes are made of
+
+    return Certified.of_files(certificates).is_chunk_invariant
 
 
 def _reached_by_others(sockets: Sequence[socket.socket]) -> Address | None:

@@ -244,6 +244,14 @@ def serve_command(
     from gguf_worker.cli import serve
     from gguf_worker.supervision.policy import RestartPolicy
 
+    served_api = None
+    if http is not None:
+        served_api = serve.served_api(
+            api,
+            alias or model,
+            certificates=node.certificate or (),
+            drain_timeout_s=drain_timeout,
+        )
     config = serve.ServeConfig(
         model=model,
         layers=None if layers is None else parse_layers(layers),
@@ -251,12 +259,12 @@ def serve_command(
         recipe=recipe.recipe(),
         host=host,
         http=None if http is None else parse_address("--http", http),
-        api=None if http is None else serve.served_api(api, alias or model, drain_timeout_s=drain_timeout),
+        api=served_api,
         restart=RestartPolicy(
             max_restarts=restarts, window_s=restart_window, backoff_initial_s=restart_backoff
         ),
         drain_timeout_s=drain_timeout,
-        node=serve.served_node(node, tracker, drain_timeout_s=drain_timeout),
+        node=serve.served_node(node, tracker, has_http=http is not None, drain_timeout_s=drain_timeout),
         as_json=not sys.stderr.isatty() if json is None else json,
         log_level=logging.getLevelNamesMapping()[log_level.upper()],
     )

@@ -93,7 +93,8 @@ class NodeOptions:
             "--certificate",
             metavar="FILE",
             help="A certificate for the recipe, as `gguf-worker certify` writes it; without one that the "
-            "tracker knows no route goes through this node. May be given again.",
+            "tracker knows no route goes through this node. The API brings workers that die back in fewer "
+            "steps where it says chunk-invariant. May be given again.",
         ),
     ] = None
     ledger: Annotated[
@@ -107,8 +108,8 @@ class NodeOptions:
 
     @property
     def is_given(self) -> bool:
-        """Whether anything says that this is to be a node."""
-        return self != NodeOptions()
+        """Whether anything says that this is to be a node; a certificate may be for the API."""
+        return replace(self, certificate=None) != NodeOptions()
 
     @property
     def of_listening(self) -> list[str]:

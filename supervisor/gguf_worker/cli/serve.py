@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -72,22 +73,29 @@ class ServeConfig:
 
 
 def served_node(
-    options: NodeOptions, tracker: TrackerOptions, *, drain_timeout_s: float
+    options: NodeOptions, tracker: TrackerOptions, *, has_http: bool, drain_timeout_s: float
 ) -> ServedNode | None:
     """The node that is asked for; None where nothing asks for one. Raises CommandError, and GgufWorkerError
     for a name or file that does not do."""
     if not options.is_given and tracker.tracker is None:
+        if options.certificate and not has_http:
+            raise CommandError(
+                "--certificate is for a node or for the API, and neither is asked for",
+                remedy="give --listen, --relay or --http as well",
+            )
         return None
     from gguf_worker.cli.node import ServedNode
 
     return ServedNode.of(options, tracker, drain_timeout_s=drain_timeout_s)
 
 
-def served_api(options: ApiOptions, name: str, *, drain_timeout_s: float) -> ServedApi:
+def served_api(
+    options: ApiOptions, name: str, *, certificates: Sequence[Path], drain_timeout_s: float
+) -> ServedApi:
     """The API of one model. Raises GgufWorkerError for a file of keys that does not do."""
     from gguf_worker.cli.api import ServedApi
 
-    return ServedApi.of(options, name, drain_timeout_s=drain_timeout_s)
+    return ServedApi.of(options, name, certificates=certificates, drain_timeout_s=drain_timeout_s)
 
 
 def serve(config: ServeConfig) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from gguf_worker._tasks import plain_task_group
@@ -20,6 +20,9 @@ from gguf_worker.supervision.worker import Worker
 
 log = logging.getLogger(__name__)
 
+Judge = Callable[[Sequence[Worker]], bool]
+"""Whether rows of these workers have the same bits whatever they are computed with."""
+
 
 @asynccontextmanager
 async def model_of_service(
@@ -29,13 +32,14 @@ async def model_of_service(
     *,
     settings: ModelSettings,
     drain_timeout_s: float,
+    is_chunk_invariant: Judge = lambda _: False,
 ) -> AsyncIterator[None]:
-    """Has the catalogue give the service's model from when every shard is ready. Leaving this takes no more
-    requests, waits for those that there are, and cuts off what is left."""
-    route = Route([LocalSource(shard.supervisor) for shard in service.shards])
+    """Has the catalogue give the service's model from when every shard is ready; `is_chunk_invariant` is
+    asked then, once. Leaving this takes no more requests, waits for those that there are, and cuts off what
+    is left."""
     service.parts["gateway"] = gateway
     async with plain_task_group() as tasks:
-        tasks.start_soon(_fill, catalogue, route, settings, name="model of the gateway")
+        tasks.start_soon(_fill, service, catalogue, settings, is_chunk_invariant, name="model of the gateway")
         try:
             yield
             await gateway.drain(drain_timeout_s)
@@ -45,11 +49,17 @@ async def model_of_service(
             del service.parts["gateway"]
 
 
-async def _fill(catalogue: OneModel, route: Route, settings: ModelSettings) -> None:
+async def _fill(
+    service: Service, catalogue: OneModel, settings: ModelSettings, is_chunk_invariant: Judge
+) -> None:
+    sources = [LocalSource(shard.supervisor) for shard in service.shards]
     try:
-        catalogue.model = await ServedModel.of_route(
-            catalogue.name, route, identity=await _identity(route), settings=settings
+        workers = [await source.get() for source in sources]
+        model = await ServedModel.of_route(
+            catalogue.name, Route(sources), identity=_identity(workers), settings=settings
         )
+        model.route.replay.chunk_invariant = is_chunk_invariant(workers)
+        catalogue.model = model
     except RouteError as error:
         text = f"no API: these shards are no complete model ({error.message})"
         log_event(log, logging.INFO, "gateway_off", text)
@@ -63,7 +73,6 @@ async def _fill(catalogue: OneModel, route: Route, settings: ModelSettings) -> N
         log_event(log, logging.INFO, "gateway_ready", text, model=catalogue.name)
 
 
-async def _identity(route: Route) -> str:
+def _identity(workers: Sequence[Worker]) -> str:
     """Artifact, layers and recipe of every stage."""
-    workers = [stage for stage in await route.stages() if isinstance(stage, Worker)]
     return " ".join(repr(worker.identity) for worker in workers)

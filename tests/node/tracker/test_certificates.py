@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from gguf_worker.certification import Certificate, read_certificate
-from gguf_worker.node.tracker.certificates import certificate_for, certificate_message, why_dark
+from gguf_worker.node.tracker.certificates import certificate_for, certificate_message, why_dark, why_not
 from gguf_worker.node.tracker.registration import check_certificate
 from gguf_worker_v1 import common_pb2
 from registered import stage
 
-EVIDENCE = Path(__file__).parents[3] / "docs/evidence/certificate-smollm2-135m-q4_1.json"
+EVIDENCE = Path(__file__).parents[3] / "docs/evidence"
 
 
 @pytest.fixture
 def certificate() -> Certificate:
     """One that was measured."""
-    return read_certificate(EVIDENCE)
+    return read_certificate(max(EVIDENCE.glob("*/certificate-smollm2-135m-q4_1.json")))
 
 
 def _stage_of(certificate: Certificate) -> common_pb2.Stage:
@@ -53,7 +53,9 @@ def test_certificate_stands_for_nothing_else(certificate: Certificate) -> None:
     other.identity.recipe["n_threads"] = "7"
     assert certificate_for(other, {message.id: message}) is None
     assert "n_threads 7" in why_dark(other, {message.id: message})
+    assert "recipe.n_threads: expected 1, actual 7" in why_not(other, message)
     newer = _stage_of(certificate)
     newer.build.library_commit = "fffffff"
     assert certificate_for(newer, {message.id: message}) is None
     assert "fffffff" in why_dark(newer, {message.id: message})
+    assert "fffffff" in why_not(newer, message)

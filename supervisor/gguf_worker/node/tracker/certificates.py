@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gguf_worker import certification
-from gguf_worker.identity import Recipe
+from gguf_worker.identity import Recipe, differences
 from gguf_worker.node.identity import recipe_text
 from gguf_worker_v1 import common_pb2, registration_pb2
 
@@ -54,6 +54,23 @@ def why_dark(stage: common_pb2.Stage, certificates: Mapping[str, registration_pb
         f"certificate {nearest.id[:12]} was measured with {measured}, and the nodes have {served}: {certify} "
         "with --certificate"
     )
+
+
+def why_not(stage: common_pb2.Stage, certificate: registration_pb2.Certificate) -> str:
+    """Why this certificate does not stand for a stage: what was measured, and what is served."""
+    measured, served = (one.artifact[:12] for one in (certificate, stage.identity))
+    if certificate.artifact != stage.identity.artifact:
+        return f"it is of the artifact {measured}, and this is {served}"
+    if found := differences(_recipe_values(certificate.recipe), _recipe_values(stage.identity.recipe)):
+        return "; ".join(map(str, found))
+    if not _same_build(stage, certificate):
+        measured, served = (f"{one.engine} {one.library_commit}" for one in (certificate, stage.build))
+        return f"it was measured with {measured}, and this is {served}"
+    return "it says that a cut model is not exact with this recipe"
+
+
+def _recipe_values(recipe: Mapping[str, str]) -> dict[str, object]:
+    return {f"recipe.{name}": value for name, value in sorted(recipe.items())}
 
 
 def _unusual(recipe: Mapping[str, str]) -> str:
