@@ -11,6 +11,7 @@ import anyio
 from gguf_worker.gateway.catalogue import Card, no_such_model
 from gguf_worker.gateway.errors import ApiError, unavailable
 from gguf_worker.gateway.model import ModelSettings, ServedModel
+from gguf_worker.generation.replay import ReplaySettings
 from gguf_worker.generation.route import Route
 from gguf_worker.node.mesh import Mesh, MeshSource
 from gguf_worker.node.stage_status import stage_status
@@ -27,11 +28,13 @@ class _Opened:
 
 class MeshModels:
     """The catalogue of a tracker. A model's route is formed when it is first asked for, and again when a node
-    of it has left for good; a node that is lost for a moment is the route's own business."""
+    of it has left for good; a node that is lost for a moment is the route's own business. `replay` says how
+    many losses its routes outlive."""
 
-    def __init__(self, mesh: Mesh, settings: ModelSettings) -> None:
+    def __init__(self, mesh: Mesh, settings: ModelSettings, *, replay: ReplaySettings | None = None) -> None:
         self._mesh = mesh
         self._settings = settings
+        self._replay = replay
         self._opened: dict[str, _Opened] = {}
         self._since: dict[str, int] = {}
         self._opening: dict[str, anyio.Lock] = {}
@@ -80,7 +83,7 @@ class MeshModels:
         recipe = sorted(plan.recipe.items())
         model = await ServedModel.of_route(
             name,
-            self._mesh.route(plan),
+            self._mesh.route(plan, replay=self._replay),
             identity=f"{plan.artifact} {recipe} {plan.build_class}",
             settings=self._settings,
         )

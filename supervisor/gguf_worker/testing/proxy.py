@@ -15,7 +15,8 @@ from gguf_worker._tasks import plain_task_group
 
 READ_BYTES = 65536
 PIECES_UNDER_WAY = 16
-"""Of one direction of one connection; more are not read."""
+"""Of one direction of one connection; more are not read. A long way needs more: so many in its delay is as
+fast as it gets."""
 
 
 @dataclass(eq=False)
@@ -46,8 +47,9 @@ class Direction:
 class Proxy:
     """Passes connections on to one address."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, under_way: int = PIECES_UNDER_WAY) -> None:
         self._target = (host, port)
+        self._under_way = under_way
         self._connections: set[anyio.CancelScope] = set()
         self._stranded = anyio.Event()
         self.host = "127.0.0.1"
@@ -105,7 +107,7 @@ class Proxy:
             watch.cancel_scope.cancel()
 
     async def _pass_on(self, source: ByteReceiveStream, sink: ByteSendStream, direction: Direction) -> None:
-        give, take = anyio.create_memory_object_stream[tuple[float, bytes]](PIECES_UNDER_WAY)
+        give, take = anyio.create_memory_object_stream[tuple[float, bytes]](self._under_way)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_read, source, give, direction)
             await _write(take, sink, direction)
@@ -135,9 +137,10 @@ async def _write(
 
 
 @asynccontextmanager
-async def proxy_to(host: str, port: int) -> AsyncIterator[Proxy]:
-    """A proxy on a free port of the loopback, while it is open."""
-    proxy = Proxy(host, port)
+async def proxy_to(host: str, port: int, *, under_way: int = PIECES_UNDER_WAY) -> AsyncIterator[Proxy]:
+    """A proxy on a free port of the loopback, while it is open. It holds `under_way` pieces of each direction
+    of a connection, of up to 64 KiB."""
+    proxy = Proxy(host, port, under_way=under_way)
     listener = await anyio.create_tcp_listener(local_host=proxy.host, local_port=0)
     proxy.port = listener.extra(SocketAttribute.local_port)
     async with listener, plain_task_group() as tasks:

@@ -17,6 +17,7 @@ from gguf_worker.testing.mesh import __main__ as program
 from gguf_worker.testing.mesh.audit import audit
 from gguf_worker.testing.mesh.every_token import every_token
 from gguf_worker.testing.mesh.site import FAKE, site
+from gguf_worker.testing.mesh.streams import streamed
 from meshes import RANGES, SEEDED, MeshHere, mesh_here, undisturbed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -29,6 +30,22 @@ async def test_kills_after_every_token_change_nothing(note: Callable[[str], None
     worker that has the whole model, and a receipt for each work and node."""
     async with site() as here:
         sweeps = await every_token(here, ShardSpec(FAKE.model, engine="fake"), 4)
+        ledgers = {name: node.spec.ledger for name, node in here.nodes.items()}
+        await here.stop_all()
+        found = await audit(ledgers, here.witness.works, here.nats)
+    for sweep in sweeps:
+        note(program.sweep_line(sweep))
+        assert not sweep.problems
+        assert (sweep.tokens, sweep.kills) == (4, 3)
+        assert sweep.stages_brought_back >= 3
+    assert not found.problems
+    assert found.works == len(sweeps) == 4
+
+
+async def test_streams_of_a_gateway_go_on(note: Callable[[str], None]) -> None:
+    """The same as a client of OpenAI's API reads it: both endpoints."""
+    async with site() as here:
+        sweeps = await streamed(here, ShardSpec(FAKE.model, engine="fake"), 4)
         ledgers = {name: node.spec.ledger for name, node in here.nodes.items()}
         await here.stop_all()
         found = await audit(ledgers, here.witness.works, here.nats)

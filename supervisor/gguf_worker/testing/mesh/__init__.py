@@ -10,6 +10,7 @@ mischief  repeated and reordered messages of the relay
 frames    a client that never reads
 clock     a step of the wall clock
 storm     many works while processes are killed at random
+streams   a text in which something is killed after each token, read by a client of OpenAI's API
 audit     the receipts, compared with what was seen
 equality  a model over nodes, compared with a local chain
 demo      `make demo-mesh`

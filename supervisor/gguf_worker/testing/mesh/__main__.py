@@ -21,8 +21,9 @@ from gguf_worker.testing.mesh.cases import N_TOKENS, CaseResult, all_cases, run_
 from gguf_worker.testing.mesh.clock import stepped_clock
 from gguf_worker.testing.mesh.equality import Equality, equality
 from gguf_worker.testing.mesh.every_token import DEMO_RECIPE, Sweep, demo, every_token
-from gguf_worker.testing.mesh.site import FAKE, Site, site, undisturbed
+from gguf_worker.testing.mesh.site import FAKE, Held, Site, site, undisturbed
 from gguf_worker.testing.mesh.storm import AT_ONCE, Storm, storm
+from gguf_worker.testing.mesh.streams import streamed
 
 
 def main() -> int:
@@ -35,6 +36,8 @@ def main() -> int:
         kept = anyio.run(_run_storm, options, evidence) and kept
     if "every-token" in options.only:
         kept = anyio.run(_run_every_token, options, evidence) and kept
+    if "streams" in options.only:
+        kept = anyio.run(_run_streams, options, evidence) and kept
     if "equality" in options.only and options.model is not None:
         kept = anyio.run(_run_equality, options, evidence) and kept
     if options.evidence is not None:
@@ -93,16 +96,34 @@ def _say_how_far(told: Storm) -> None:
 
 
 async def _run_every_token(options: argparse.Namespace, evidence: dict[str, object]) -> bool:
-    """Of the model that is given, else of the fake one."""
-    held, whole = FAKE, ShardSpec(FAKE.model, engine="fake")
-    if options.model is not None:
-        held, whole = demo(options.model), ShardSpec(str(options.model), recipe=DEMO_RECIPE)
+    held, whole = _model(options)
     async with site(held) as here:
-        sweeps = await every_token(here, whole, on_sweep=lambda sweep: print(sweep_line(sweep), flush=True))
+        sweeps = await every_token(here, whole, on_sweep=_show_sweep)
         found = await _audit(here)
     print(audit_line(found, "these texts"), flush=True)
     evidence["every_token"] = {"texts": [asdict(sweep) for sweep in sweeps], "receipts": asdict(found)}
     return not (found.problems or any(sweep.problems for sweep in sweeps))
+
+
+async def _run_streams(options: argparse.Namespace, evidence: dict[str, object]) -> bool:
+    held, whole = _model(options)
+    async with site(held) as here:
+        sweeps = await streamed(here, whole, on_sweep=_show_sweep)
+        found = await _audit(here)
+    print(audit_line(found, "these streams"), flush=True)
+    evidence["streams"] = {"texts": [asdict(sweep) for sweep in sweeps], "receipts": asdict(found)}
+    return not (found.problems or any(sweep.problems for sweep in sweeps))
+
+
+def _model(options: argparse.Namespace) -> tuple[Held, ShardSpec]:
+    """What nodes hold and what is in one worker: of the model that is given, else of the fake one."""
+    if options.model is None:
+        return FAKE, ShardSpec(FAKE.model, engine="fake")
+    return demo(options.model), ShardSpec(str(options.model), recipe=DEMO_RECIPE)
+
+
+def _show_sweep(sweep: Sweep) -> None:
+    print(sweep_line(sweep), flush=True)
 
 
 async def _run_equality(options: argparse.Namespace, evidence: dict[str, object]) -> bool:
@@ -201,7 +222,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gguf_worker.testing.mesh", description=__doc__.splitlines()[0] if __doc__ else None
     )
-    parts = ("cases", "storm", "every-token", "equality")
+    parts = ("cases", "storm", "every-token", "streams", "equality")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts, help="what to run; all by default")
     parser.add_argument("--case", default="", help="only cases with this in their name")
     parser.add_argument("--works", type=int, default=10_000, help="of the storm")

@@ -69,7 +69,7 @@ async def every_token(
     the text is. `on_sweep` gets each text when it has ended."""
     sweeps = []
     expected = await _undisturbed(whole, n_tokens)
-    workers, nodes = _Workers(site=site), _Nodes(site=site)
+    workers, nodes = Workers(site=site), Nodes(site=site)
     for what, blow in (("a worker", workers.blow), ("a node", nodes.blow)):
         for name, sampling in SAMPLINGS.items():
             title = f"{what} killed after each token, {name}"
@@ -92,7 +92,7 @@ Blow = Callable[[Route], Awaitable[None]]
 
 
 @dataclass(kw_only=True)
-class _Workers:
+class Workers:
     """Kills the worker under a node of the route; nobody else has the layers of two of them."""
 
     site: Site
@@ -103,28 +103,28 @@ class _Workers:
 
 
 @dataclass(kw_only=True)
-class _Nodes:
+class Nodes:
     """Kills the node in the middle of the route, and starts it again; the other one of the two stands in."""
 
     site: Site
-    _back: anyio.Event = field(default_factory=anyio.Event)
+    back: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
-        self._back.set()
+        self.back.set()
 
     async def blow(self, route: Route) -> None:
         await self.wait_back()
-        victim, self._back = _node(route, 1), anyio.Event()
+        victim, self.back = _node(route, 1), anyio.Event()
         self.site.nodes[victim].signal(signal.SIGKILL)
         self.site.tasks.start_soon(self._restart, victim)
 
     async def wait_back(self) -> None:
         """Returns when both are there."""
-        await self._back.wait()
+        await self.back.wait()
 
     async def _restart(self, name: str) -> None:
         await self.site.restart(name)
-        self._back.set()
+        self.back.set()
 
 
 def _node(route: Route, stage: int) -> str:
