@@ -85,10 +85,12 @@ async def test_lease_ends_without_any_word_of_the_server(server: NatsServer) -> 
 async def test_watch_that_begins_anew_renews_no_lease(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last publication is seen again, several times, and counts once."""
+    """The last publication is seen again, several times, and counts once. Whoever wrote it is gone: after a
+    lost connection it would write it again."""
     clock = ManualClock()
     async with tracking(server, replace(QUICK, quiet_s=0.05), clock) as tracker:
-        await tracker.publish(registration("node-a"))
+        async with tracking(server) as writer:
+            await writer.publish(registration("node-a"))
         await view_where(tracker, lambda view: bool(names(view)))
         clock.advance(5)
         watch, begun = tracker._nodes.watch, 0
