@@ -260,15 +260,20 @@ void execute_step(struct execution *execution, uint32_t n_picks) {
         return;
     }
     struct step_outcome outcome = {.started_us = clock_now_us()};
+    session_table_count_step(&execution->sessions);
     for (uint32_t i = 0; i < n_entries; i++) {
         forward_fill_entry(&execution->description, execution->pieces[i].job,
                            execution->pieces[i].rows, &execution->entries[i]);
+        session_table_note(&execution->sessions, execution->entries[i].session);
         outcome.batch_rows += execution->pieces[i].rows;
     }
     /* What it returns is said by the entries too: those of its earlier calls may be done. */
     shard_error error;
     execution->api->step(execution->engine, execution->entries, n_entries, &error);
     outcome.compute_us = clock_now_us() - outcome.started_us;
+    if (outcome.batch_rows == n_entries) {
+        execution->decode_step_us = outcome.compute_us;
+    }
     note_step(execution, n_entries, &outcome);
     settle(execution, n_entries, &outcome);
     close_if_broken(execution, n_entries);

@@ -9,6 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 
+/* How long a step waits for another row to come. */
+enum { PAUSES_OF_A_STEP = 32, MOST_PAUSE_US = 2000 };
+/* Of how many steps for each stage the sessions are looked for whose rows may come. */
+enum { STEPS_LOOKED_BACK = 2 };
+
 void execution_init(struct execution *execution, struct state *state, struct replies *replies,
                     const struct wake *wake, const char *fault_plan) {
     memset(execution, 0, sizeof(*execution));
@@ -195,13 +200,66 @@ static uint32_t fill_window(struct execution *execution) {
     return n_jobs;
 }
 
+/* How many stages the model has if the others are about as long as this one: the longest of three
+ * has a little more than a third of the layers, the shorter of two a little less than half. */
+static uint32_t stages_like_this(const shard_description *description) {
+    uint32_t n_here = description->layer_end - description->layer_start;
+    if (n_here == 0 || n_here >= description->n_layer) {
+        return 1;
+    }
+    uint32_t n_stages = (description->n_layer + n_here / 3) / n_here;
+    return n_stages > 2 ? n_stages : 2;
+}
+
+/* A stage that took the rows of all sessions in one step would have nothing to do until the other
+ * stages have computed them, and they nothing meanwhile. So a step takes as many as leave some for
+ * each stage. A worker does not know its route, so this is a guess: with too many rows some stages
+ * wait, with too few a step computes less than it could. Sessions that are open and ask for nothing
+ * are counted, which errs towards too many. */
+static struct schedule_room room_of_step(const struct execution *execution) {
+    if (execution->engine == NULL) {
+        return (struct schedule_room){.rows = 1, .single_rows = 1};
+    }
+    uint32_t n_open = execution->sessions.n_open;
+    uint32_t n_stages = stages_like_this(&execution->description);
+    uint32_t share = (n_open + n_stages - 1) / n_stages;
+    return (struct schedule_room){.rows = execution->description.max_batch,
+                                  .single_rows = share > 0 ? share : 1};
+}
+
+/* Rows that a step may take and that may be about to come: of sessions that lately had some. */
+static uint32_t rows_expected(const struct execution *execution, const struct schedule_room *room) {
+    const uint32_t n_steps = STEPS_LOOKED_BACK * stages_like_this(&execution->description);
+    const uint32_t n_active = session_table_n_active(&execution->sessions, n_steps);
+    return n_active < room->single_rows ? n_active : room->single_rows;
+}
+
+/* The rows of sessions that were in one step come back one after the other, as fast as the host can
+ * send them. A step that began with the first of them would leave the others to a second one, and
+ * so would all that follow. So it waits while they keep coming, for each no longer than a small
+ * part of what a step takes. */
+static uint32_t gather(struct execution *execution, const struct schedule_room *room) {
+    const uint64_t part_us = execution->decode_step_us / PAUSES_OF_A_STEP;
+    const uint32_t pause_us = part_us < MOST_PAUSE_US ? (uint32_t)part_us : MOST_PAUSE_US;
+    const uint32_t n_expected = rows_expected(execution, room);
+    uint32_t n_before = 0;
+    uint32_t n_jobs = fill_window(execution);
+    while (pause_us > 0 && n_jobs > n_before &&
+           schedule_may_grow(execution->items, n_jobs, n_expected)) {
+        state_await_work(execution->state, pause_us);
+        n_before = n_jobs;
+        n_jobs = fill_window(execution);
+    }
+    return n_jobs;
+}
+
 static uint32_t choose(struct execution *execution) {
-    uint32_t max_batch = execution->engine != NULL ? execution->description.max_batch : 1;
+    const struct schedule_room room = room_of_step(execution);
     struct state *state = execution->state;
     pthread_mutex_lock(&state->lock);
-    uint32_t n_jobs = fill_window(execution);
-    uint32_t n_picks = schedule_next(execution->items, n_jobs, max_batch, execution->last_was_step,
-                                     execution->picks);
+    uint32_t n_jobs = gather(execution, &room);
+    uint32_t n_picks =
+        schedule_next(execution->items, n_jobs, &room, execution->last_was_step, execution->picks);
     for (uint32_t i = 0; i < n_jobs; i++) {
         execution->window[i]->forward.left_out = execution->items[i].left_out;
     }

@@ -42,6 +42,7 @@ struct execution {
     struct schedule_item items[SCHEDULE_WINDOW];
     uint32_t picks[SCHEDULE_WINDOW]; /* indices of the window */
     bool last_was_step;
+    uint64_t decode_step_us; /* of the last step of nothing but single rows */
 
     struct bye_answer released; /* by the end of the thread */
 };

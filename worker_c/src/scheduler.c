@@ -7,7 +7,7 @@ static bool is_forward(const struct schedule_item *item) {
 struct queue {
     struct schedule_item *items;
     uint32_t n_items;
-    bool is_ready[SCHEDULE_WINDOW]; /* no earlier item names its session */
+    bool is_ready[SCHEDULE_WINDOW]; /* no earlier item names its session; and it may be taken now */
 };
 
 static bool has_earlier(const struct queue *queue, uint32_t index) {
@@ -23,6 +23,24 @@ static bool has_earlier(const struct queue *queue, uint32_t index) {
 static void find_ready(struct queue *queue) {
     for (uint32_t i = 0; i < queue->n_items; i++) {
         queue->is_ready[i] = !has_earlier(queue, i);
+    }
+}
+
+static bool has_ready_piece(const struct queue *queue) {
+    uint32_t i = 0;
+    while (i < queue->n_items && !(queue->items[i].rows > 1 && queue->is_ready[i])) {
+        i++;
+    }
+    return i < queue->n_items;
+}
+
+/* The others are then looked at as if they had not come yet. */
+static void keep_single_rows(struct queue *queue, uint32_t n_kept) {
+    uint32_t n_single = 0;
+    for (uint32_t i = 0; i < queue->n_items; i++) {
+        if (queue->items[i].rows == 1 && queue->is_ready[i]) {
+            queue->is_ready[i] = n_single++ < n_kept;
+        }
     }
 }
 
@@ -106,10 +124,21 @@ static uint32_t fill_step(const struct queue *queue, uint32_t max_batch, uint32_
     return step.n_picks;
 }
 
-uint32_t schedule_next(struct schedule_item *items, uint32_t n_items, uint32_t max_batch,
-                       bool last_was_step, uint32_t *picks) {
+bool schedule_may_grow(const struct schedule_item *items, uint32_t n_items, uint32_t n_expected) {
+    uint32_t n_single = 0;
+    while (n_single < n_items && items[n_single].rows == 1) {
+        n_single++;
+    }
+    return n_items > 0 && n_single == n_items && n_single < n_expected;
+}
+
+uint32_t schedule_next(struct schedule_item *items, uint32_t n_items,
+                       const struct schedule_room *room, bool last_was_step, uint32_t *picks) {
     struct queue queue = {.items = items, .n_items = n_items};
     find_ready(&queue);
+    if (!has_ready_piece(&queue)) {
+        keep_single_rows(&queue, room->single_rows);
+    }
     uint32_t other = oldest(&queue, false);
     uint32_t forward = oldest(&queue, true);
     bool other_goes_first = other < n_items && (other < forward || last_was_step);
@@ -117,5 +146,5 @@ uint32_t schedule_next(struct schedule_item *items, uint32_t n_items, uint32_t m
         picks[0] = other;
         return 1;
     }
-    return forward < n_items ? fill_step(&queue, max_batch, picks) : 0;
+    return forward < n_items ? fill_step(&queue, room->rows, picks) : 0;
 }

@@ -14,13 +14,18 @@
  *     2. one longer piece (prefill): the one that was left out of most steps, if any was,
  *     3. the other single rows,
  *     4. the other longer pieces.
+ * - Where no longer piece is ready, a step takes the oldest `single_rows` single rows at most, and
+ *   the others do not count as ready. Sessions that were all in one step would go through the
+ *   stages of a route together, and only one stage would compute at a time. A longer piece gives
+ *   all stages enough to do, and rows that have waited for one go all at once.
  *
  * Nobody starves, as long as a step has room for a single row of each session and for any one
- * piece. A single row is left out only for a piece under 2, and goes first in the next step, where
- * all of its kind fit: it waits for one step at most. In a step after one that left no single row
- * out, the piece under 2 goes first and so fits; in any other, nothing displaces a single row, for
- * pieces come last there: so it goes within two steps. What waits longer gets ahead of what waits
- * less long, so that every piece gets there.
+ * piece. Where pieces are ready, a single row is left out only for a piece under 2, and goes first
+ * in the next step, where all of its kind fit: it waits for one step at most. In a step after one
+ * that left no single row out, the piece under 2 goes first and so fits; in any other, nothing
+ * displaces a single row, for pieces come last there: so it goes within two steps. What waits
+ * longer gets ahead of what waits less long, so that every piece gets there. Where none is ready, a
+ * step takes the oldest single rows, so that one waits for no more steps than there are older ones.
  */
 #ifndef WORKER_SCHEDULER_H
 #define WORKER_SCHEDULER_H
@@ -38,10 +43,19 @@ struct schedule_item {
     uint32_t left_out; /* steps in a row that left this ready forward out; schedule_next counts */
 };
 
+/* What one step takes at most. */
+struct schedule_room {
+    uint32_t rows;
+    uint32_t single_rows; /* of these, single ones where no longer piece is ready; at least 1 */
+};
+
+/* Whether nothing but single rows waits, and fewer than are expected. */
+bool schedule_may_grow(const struct schedule_item *items, uint32_t n_items, uint32_t n_expected);
+
 /* Fills `picks` with indices of items, at most `n_items`, and returns how many: the pieces of one
  * step, or one item that is no forward. 0 only when `n_items` is 0, which SCHEDULE_WINDOW bounds.
  */
-uint32_t schedule_next(struct schedule_item *items, uint32_t n_items, uint32_t max_batch,
-                       bool last_was_step, uint32_t *picks);
+uint32_t schedule_next(struct schedule_item *items, uint32_t n_items,
+                       const struct schedule_room *room, bool last_was_step, uint32_t *picks);
 
 #endif /* WORKER_SCHEDULER_H */

@@ -5,26 +5,26 @@
 #include <string.h>
 
 bool session_table_resize(struct session_table *table, uint32_t n_slots) {
-    uint64_t *numbers = memory_allocate_array(n_slots, sizeof(*numbers));
-    if (numbers == NULL) {
+    struct session_slot *slots = memory_allocate_array(n_slots, sizeof(*slots));
+    if (slots == NULL) {
         return false;
     }
-    memset(numbers, 0, n_slots * sizeof(*numbers));
+    memset(slots, 0, n_slots * sizeof(*slots));
     session_table_free(table);
-    table->numbers = numbers;
+    table->slots = slots;
     table->n_slots = n_slots;
     return true;
 }
 
 void session_table_free(struct session_table *table) {
-    memory_release(table->numbers);
-    table->numbers = NULL;
+    memory_release(table->slots);
+    table->slots = NULL;
     table->n_slots = 0;
     table->n_open = 0;
 }
 
 uint64_t session_table_add(struct session_table *table, shard_session_id slot) {
-    table->numbers[slot] = ++table->last_number;
+    table->slots[slot] = (struct session_slot){.number = ++table->last_number};
     table->n_open++;
     return table->last_number;
 }
@@ -32,7 +32,7 @@ uint64_t session_table_add(struct session_table *table, shard_session_id slot) {
 bool session_table_find(const struct session_table *table, uint64_t number,
                         shard_session_id *slot) {
     for (uint32_t i = 0; i < table->n_slots; i++) {
-        if (table->numbers[i] == number) {
+        if (table->slots[i].number == number) {
             *slot = (shard_session_id)i;
             return true;
         }
@@ -41,6 +41,23 @@ bool session_table_find(const struct session_table *table, uint64_t number,
 }
 
 void session_table_remove(struct session_table *table, shard_session_id slot) {
-    table->numbers[slot] = 0;
+    table->slots[slot] = (struct session_slot){.number = 0};
     table->n_open--;
+}
+
+void session_table_count_step(struct session_table *table) {
+    table->n_steps++;
+}
+
+void session_table_note(struct session_table *table, shard_session_id slot) {
+    table->slots[slot].last_step = table->n_steps;
+}
+
+uint32_t session_table_n_active(const struct session_table *table, uint32_t n_steps) {
+    uint32_t n_active = 0;
+    for (uint32_t i = 0; i < table->n_slots; i++) {
+        const uint64_t last_step = table->slots[i].last_step;
+        n_active += last_step != 0 && table->n_steps - last_step < n_steps;
+    }
+    return n_active;
 }

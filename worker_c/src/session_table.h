@@ -8,11 +8,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct session_slot {
+    uint64_t number;    /* 0: free */
+    uint64_t last_step; /* that computed a row of it; 0: none */
+};
+
 struct session_table {
-    uint64_t *numbers; /* by slot; 0: free */
+    struct session_slot *slots;
     uint32_t n_slots;
     uint32_t n_open;
     uint64_t last_number;
+    uint64_t n_steps; /* so far */
 };
 
 /* False when there is no memory. */
@@ -25,5 +31,12 @@ uint64_t session_table_add(struct session_table *table, shard_session_id slot);
 /* False when no session has that number. */
 bool session_table_find(const struct session_table *table, uint64_t number, shard_session_id *slot);
 void session_table_remove(struct session_table *table, shard_session_id slot);
+
+/* Another step begins; `session_table_note` says whose rows it computes. */
+void session_table_count_step(struct session_table *table);
+void session_table_note(struct session_table *table, shard_session_id slot);
+
+/* How many sessions had a row in one of the last `n_steps` steps. */
+uint32_t session_table_n_active(const struct session_table *table, uint32_t n_steps);
 
 #endif /* WORKER_SESSION_TABLE_H */

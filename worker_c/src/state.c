@@ -4,6 +4,20 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <time.h>
+
+/* Whoever sets the machine's clock neither shortens nor prolongs a wait for it. */
+static void init_work(pthread_cond_t *work) {
+#ifdef __APPLE__
+    pthread_cond_init(work, NULL);
+#else
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(work, &attributes);
+    pthread_condattr_destroy(&attributes);
+#endif
+}
 
 void state_init(struct state *state, const shard_engine_api *api, uint32_t max_frame_bytes,
                 uint64_t now_us) {
@@ -14,7 +28,7 @@ void state_init(struct state *state, const shard_engine_api *api, uint32_t max_f
     atomic_init(&state->is_stopping, false);
     atomic_init(&state->is_finished, false);
     pthread_mutex_init(&state->lock, NULL);
-    pthread_cond_init(&state->work, NULL);
+    init_work(&state->work);
 }
 
 void state_free(struct state *state) {
@@ -191,4 +205,18 @@ void state_set_phase(struct state *state, struct job *job, enum job_phase phase)
     pthread_mutex_lock(&state->lock);
     job_list_set_phase(&state->jobs, job, phase);
     pthread_mutex_unlock(&state->lock);
+}
+
+void state_await_work(struct state *state, uint32_t at_most_us) {
+#ifdef __APPLE__
+    const struct timespec pause = {.tv_nsec = (long)at_most_us * 1000};
+    pthread_cond_timedwait_relative_np(&state->work, &state->lock, &pause);
+#else
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)at_most_us * 1000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&state->work, &state->lock, &until);
+#endif
 }

@@ -92,4 +92,8 @@ void state_health(struct state *state, struct health_snapshot *snapshot, uint64_
 void state_take(struct state *state, struct job *job);
 void state_set_phase(struct state *state, struct job *job, enum job_phase phase);
 
+/* Returns when a job came or the worker stops, at the latest after so many microseconds, less than
+ * a second; perhaps for no reason. The caller has the lock, which others get meanwhile. */
+void state_await_work(struct state *state, uint32_t at_most_us);
+
 #endif /* WORKER_STATE_H */

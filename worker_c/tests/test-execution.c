@@ -27,6 +27,7 @@ struct shard_engine {
 static const char *boundary;
 static uint32_t all_cells, session_cells;
 static bool can_trim;
+static uint32_t layers_here, layers_of_all; /* 0: as a whole model */
 
 /* What the last open asked for, and what was copied of it. */
 static shard_sampling asked;
@@ -121,7 +122,9 @@ static void engine_close(shard_engine *engine) {
 static void engine_describe(const shard_engine *engine, shard_description *description) {
     (void)engine;
     *description = (shard_description){
+        .layer_end = layers_here,
         .recipe.prefill_chunk = CHUNK,
+        .n_layer = layers_of_all,
         .n_embd = 1,
         .n_vocab = N_VOCAB,
         .n_embd_out = N_VOCAB,
@@ -370,6 +373,7 @@ static void start(shard_status (*fault)(unsigned step)) {
     all_cells = 1000;
     session_cells = 1000;
     can_trim = true;
+    layers_here = layers_of_all = 0;
     n_steps = 0;
     n_closed = 0;
     last_id = 0;
@@ -612,6 +616,70 @@ static void check_long_forward(shard_output output, const char *key) {
     join();
     CHECK_INT(atomic_load(&replies.n_requests), 3);
     CHECK_INT(atomic_load(&replies.n_errors), 0);
+}
+
+static shard_status first_waits(unsigned step) {
+    return step == 1 ? wait_for_cancel() : SHARD_OK;
+}
+
+/* Four sessions decode in a shard of some layers; `expected` are the rows of each step. */
+static void check_steps(uint32_t n_layers, uint32_t of, const uint32_t *expected) {
+    start(first_waits);
+    layers_here = n_layers;
+    layers_of_all = of;
+    load_with_sessions(4);
+    post_forward(1, 0, 1, SHARD_OUTPUT_NONE);
+    wait_for_step();
+    /* These wait for the first step to end. */
+    for (uint64_t session = 2; session <= 4; session++) {
+        post_forward(session, 0, 1, SHARD_OUTPUT_NONE);
+    }
+    post_forward(1, 0, 1, SHARD_OUTPUT_NONE);
+    cancel(6);
+    expect_error(6, "cancelled");
+    for (uint64_t id = 7; id <= 10; id++) {
+        expect(id, "result");
+    }
+    join();
+    uint32_t n_rows = 0;
+    for (unsigned step = 1; step < n_steps; step++) {
+        CHECK_INT(n_entries_of_step[step], expected[step - 1]);
+        n_rows += n_entries_of_step[step];
+    }
+    CHECK_INT(n_rows, 4);
+}
+
+static void test_stage_leaves_rows_for_the_other_stages(void) {
+    check_subject("whole model");
+    check_steps(12, 12, (const uint32_t[]){4});
+    check_subject("most of the layers");
+    check_steps(11, 12, (const uint32_t[]){2, 2});
+    check_subject("half of the layers");
+    check_steps(6, 12, (const uint32_t[]){2, 2});
+    check_subject("rather one of three than of four");
+    check_steps(4, 14, (const uint32_t[]){2, 2});
+    check_subject("rather one of four than of three");
+    check_steps(4, 15, (const uint32_t[]){1, 1, 1, 1});
+    check_subject("a layer");
+    check_steps(1, 12, (const uint32_t[]){1, 1, 1, 1});
+}
+
+/* Three sessions had a row in the last step and ask for nothing more. */
+static void test_row_waits_for_others_in_vain_and_not_for_long(void) {
+    check_subject("sessions that ask for nothing more");
+    start(NULL);
+    execution.decode_step_us = UINT64_MAX; /* so that the wait is as long as one can be */
+    load_with_sessions(4);
+    for (uint64_t session = 1; session <= 4; session++) {
+        post_forward(session, 0, 1, SHARD_OUTPUT_NONE);
+    }
+    for (uint64_t id = 6; id <= 9; id++) {
+        expect(id, "result");
+    }
+    post_forward(1, 1, 1, SHARD_OUTPUT_NONE);
+    expect(10, "result");
+    CHECK_INT(n_entries_of_step[n_steps - 1], 1);
+    join();
 }
 
 static void test_long_forward_is_computed_in_pieces(void) {
@@ -1038,6 +1106,8 @@ int main(void) {
     test_cancel_leaves_the_entries_of_earlier_calls();
     test_cancel_of_an_entry_that_is_done_hits_nobody();
     test_step_that_nobody_cancelled_does_not_run_for_ever();
+    test_stage_leaves_rows_for_the_other_stages();
+    test_row_waits_for_others_in_vain_and_not_for_long();
     test_long_forward_is_computed_in_pieces();
     test_failure_of_a_later_piece_undoes_the_earlier_ones();
     test_cancel_of_a_later_piece_says_what_it_freed();

@@ -8,9 +8,15 @@ enum { MOST = 32 };
 
 static uint32_t picks[MOST];
 
+static uint32_t next_of(struct schedule_item *items, uint32_t n_items, uint32_t max_batch,
+                        uint32_t single_rows, bool last_was_step) {
+    const struct schedule_room room = {.rows = max_batch, .single_rows = single_rows};
+    return schedule_next(items, n_items, &room, last_was_step, picks);
+}
+
 static uint32_t next(struct schedule_item *items, uint32_t n_items, uint32_t max_batch,
                      bool last_was_step) {
-    return schedule_next(items, n_items, max_batch, last_was_step, picks);
+    return next_of(items, n_items, max_batch, max_batch, last_was_step);
 }
 
 static void check_picks(uint32_t n_picks, const uint32_t *expected, uint32_t n_expected) {
@@ -94,6 +100,90 @@ static void test_waiting_behind_ones_own_session_is_not_being_left_out(void) {
     CHECK_INT(items[1].left_out, 0);
 }
 
+/* ---- a share of the single rows ---- */
+
+static void test_oldest_single_rows_are_taken_up_to_the_share(void) {
+    check_subject("share");
+    struct schedule_item items[] = {{1, 1, 0}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0}, {5, 1, 0}};
+    CHECK_PICKS(next_of(items, 5, 8, 2, false), 0, 1);
+    /* Those that were taken come again, behind the others. */
+    struct schedule_item later[] = {{3, 1, 0}, {4, 1, 0}, {5, 1, 0}, {1, 1, 0}, {2, 1, 0}};
+    CHECK_PICKS(next_of(later, 5, 8, 2, true), 0, 1);
+    CHECK_PICKS(next_of(later + 2, 3, 8, 2, true), 0, 1);
+    CHECK_PICKS(next_of(later + 4, 1, 8, 2, true), 0);
+}
+
+static void test_share_that_all_fit_in_changes_nothing(void) {
+    check_subject("whole share");
+    struct schedule_item items[] = {{1, 1, 0}, {2, 1, 0}, {3, 1, 0}};
+    CHECK_PICKS(next_of(items, 3, 8, 3, false), 0, 1, 2);
+    CHECK_PICKS(next_of(items, 3, 2, 3, false), 0, 1);
+    CHECK_INT(items[2].left_out, 1);
+}
+
+static void test_waiting_for_ones_share_is_not_being_left_out(void) {
+    check_subject("beyond the share");
+    struct schedule_item items[] = {{1, 1, 0}, {2, 1, 0}, {3, 1, 0}};
+    CHECK_PICKS(next_of(items, 3, 8, 2, false), 0, 1);
+    CHECK_INT(items[2].left_out, 0);
+    /* What a piece left out before stays so, and is among the oldest still. */
+    struct schedule_item after_a_piece[] = {{1, 1, 1}, {2, 1, 1}, {3, 1, 1}};
+    CHECK_PICKS(next_of(after_a_piece, 3, 8, 2, true), 0, 1);
+    CHECK_INT(after_a_piece[0].left_out, 0);
+    CHECK_INT(after_a_piece[1].left_out, 0);
+    CHECK_INT(after_a_piece[2].left_out, 1);
+}
+
+static void test_longer_pieces_are_not_counted(void) {
+    check_subject("pieces beside a share");
+    struct schedule_item items[] = {{1, 3, 0}, {2, 4, 0}, {3, 2, 0}};
+    CHECK_PICKS(next_of(items, 3, 16, 1, false), 0, 1, 2);
+}
+
+static void test_longer_piece_lets_all_single_rows_go(void) {
+    check_subject("share beside a piece");
+    struct schedule_item items[] = {{1, 1, 0}, {2, 3, 0}, {3, 1, 0}, {4, 1, 0}};
+    CHECK_PICKS(next_of(items, 4, 16, 1, false), 0, 2, 3, 1);
+    /* One that waits behind its own session's row is none yet. */
+    struct schedule_item behind[] = {{1, 1, 0}, {1, 3, 0}, {3, 1, 0}};
+    CHECK_PICKS(next_of(behind, 3, 16, 1, false), 0);
+}
+
+static void test_other_requests_are_not_counted(void) {
+    check_subject("others beside a share");
+    struct schedule_item items[] = {{1, 1, 0}, {2, 1, 0}, {2, 0, 0}, {0, 0, 0}};
+    CHECK_PICKS(next_of(items, 4, 8, 1, false), 0);
+    CHECK_PICKS(next_of(items, 4, 8, 1, true), 3);
+    /* A trim waits for its session's row, also where that waits for its share. */
+    CHECK_PICKS(next_of(items, 3, 8, 1, true), 0);
+    CHECK_PICKS(next_of(items + 1, 2, 8, 1, true), 0);
+    CHECK_PICKS(next_of(items + 2, 1, 8, 1, true), 0);
+}
+
+static void test_room_for_one_row_takes_one_after_the_other(void) {
+    check_subject("room for one");
+    struct schedule_item items[] = {{1, 1, 0}, {2, 1, 0}, {1, 1, 0}};
+    CHECK_PICKS(next_of(items, 3, 1, 1, false), 0);
+    CHECK_PICKS(next_of(items + 1, 2, 1, 1, true), 0);
+    CHECK_PICKS(next_of(items + 2, 1, 1, 1, true), 0);
+    CHECK_INT(items[1].left_out, 0);
+    CHECK_INT(items[2].left_out, 0);
+}
+
+static void test_step_of_fewer_single_rows_than_expected_may_grow(void) {
+    check_subject("may grow");
+    const struct schedule_item items[] = {{1, 1, 0}, {2, 1, 0}, {3, 4, 0}};
+    const struct schedule_item others[] = {{1, 1, 0}, {2, 0, 0}};
+    CHECK(!schedule_may_grow(items, 0, 8));
+    CHECK(schedule_may_grow(items, 1, 2));
+    CHECK(!schedule_may_grow(items, 1, 1));
+    CHECK(schedule_may_grow(items, 2, 3));
+    CHECK(!schedule_may_grow(items, 2, 2));
+    CHECK(!schedule_may_grow(items, 3, 8));     /* a longer piece is enough to do */
+    CHECK(!schedule_may_grow(items + 2, 1, 8)); /* likewise */
+    CHECK(!schedule_may_grow(others, 2, 8));    /* and another request waits for nobody */
+}
+
 /* ---- loads without end ---- */
 
 /* A worker's sessions, each with a forward that waits: whoever is picked asks again at once, as the
@@ -104,10 +194,15 @@ struct load {
     uint32_t most_waited[MOST];
     uint32_t n_items;
     uint32_t max_batch;
+    uint32_t single_rows;
 };
 
+static struct load load_with_share(uint32_t max_batch, uint32_t single_rows) {
+    return (struct load){.n_items = 0, .max_batch = max_batch, .single_rows = single_rows};
+}
+
 static struct load load_of(uint32_t max_batch) {
-    return (struct load){.n_items = 0, .max_batch = max_batch};
+    return load_with_share(max_batch, max_batch);
 }
 
 static void add(struct load *load, uint32_t rows) {
@@ -130,7 +225,8 @@ static void step(struct load *load, uint32_t (*next_rows)(uint64_t session, uint
     uint64_t sessions[MOST];
     uint32_t asked[MOST];
     uint32_t rows = 0;
-    uint32_t n_picks = next(load->items, load->n_items, load->max_batch, true);
+    uint32_t n_picks =
+        next_of(load->items, load->n_items, load->max_batch, load->single_rows, true);
     CHECK(n_picks > 0);
     for (uint32_t i = 0; i < load->n_items; i++) {
         load->waited[load->items[i].session]++;
@@ -200,6 +296,21 @@ static void test_prefill_does_not_delay_a_decode_row_by_more_than_one_step(void)
     }
 }
 
+/* Eight sessions decode without end, three at a time: each is in every third step at the latest. */
+static void test_shares_of_single_rows_take_turns(void) {
+    check_subject("constant shares");
+    struct load load = load_with_share(16, 3);
+    for (int i = 0; i < 8; i++) {
+        add(&load, 1);
+    }
+    for (int i = 0; i < 1000; i++) {
+        step(&load, the_same);
+    }
+    for (uint64_t session = 1; session <= 8; session++) {
+        CHECK_INT(longest_wait(&load, session), 3);
+    }
+}
+
 static uint32_t any_seed;
 
 static uint32_t any_rows(uint64_t session, uint32_t rows) {
@@ -209,11 +320,11 @@ static uint32_t any_rows(uint64_t session, uint32_t rows) {
     return (any_seed >> 28 & 1) != 0 ? 1 : 1 + (any_seed >> 16) % 8;
 }
 
-/* Whatever sessions ask for after each answer. */
+/* Whatever sessions ask for after each answer, and whatever share of them a step takes. */
 static void test_any_load_starves_nobody(void) {
     check_subject("any load");
-    for (uint32_t round = 0; round < 50; round++) {
-        struct load load = load_of(8);
+    for (uint32_t round = 0; round < 400; round++) {
+        struct load load = load_with_share(8, 1 + round / 8 % 8);
         any_seed = round;
         uint32_t n_sessions = 1 + round % 8; /* a step has a row for each */
         for (uint32_t i = 0; i < n_sessions; i++) {
@@ -235,6 +346,7 @@ static void test_any_mix_ends(void) {
     for (int round = 0; round < 200; round++) {
         struct schedule_item items[MOST];
         uint32_t max_batch = 8 + (seed >> 20 & 7);
+        uint32_t single_rows = 1 + (seed >> 12 & 7);
         uint32_t n_items = 0;
         for (; n_items < MOST; n_items++) {
             seed = seed * 1664525u + 1013904223u;
@@ -244,7 +356,7 @@ static void test_any_mix_ends(void) {
         }
         bool last_was_step = false;
         for (int turn = 0; n_items > 0 && turn < 1000; turn++) {
-            uint32_t n_picks = next(items, n_items, max_batch, last_was_step);
+            uint32_t n_picks = next_of(items, n_items, max_batch, single_rows, last_was_step);
             uint32_t rows = 0;
             bool is_done[MOST] = {false};
             uint64_t sessions = 0;
@@ -281,8 +393,17 @@ int main(void) {
     test_older_request_goes_before_a_step();
     test_younger_request_and_step_take_turns();
     test_waiting_behind_ones_own_session_is_not_being_left_out();
+    test_oldest_single_rows_are_taken_up_to_the_share();
+    test_share_that_all_fit_in_changes_nothing();
+    test_waiting_for_ones_share_is_not_being_left_out();
+    test_longer_pieces_are_not_counted();
+    test_longer_piece_lets_all_single_rows_go();
+    test_other_requests_are_not_counted();
+    test_room_for_one_row_takes_one_after_the_other();
+    test_step_of_fewer_single_rows_than_expected_may_grow();
     test_decode_does_not_starve_a_prefill();
     test_prefill_does_not_delay_a_decode_row_by_more_than_one_step();
+    test_shares_of_single_rows_take_turns();
     test_any_load_starves_nobody();
     test_any_mix_ends();
     return check_verdict();
