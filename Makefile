@@ -1,7 +1,8 @@
 # gguf-worker: `make demo` shows it, `make test` proves it. Everything is set up on the way, in .venv and build/.
 #
 # Variables: PYTHON (3.11 or newer; makes .venv), JOBS (compilers at once), PYTEST_ARGS, BENCH (one question of
-# bench/), BENCH_ARGS, FAULTS_ARGS, FUZZ_SECONDS.
+# bench/), BENCH_ARGS, FAULTS_ARGS, EVIDENCE (the folder that figures are written to), EVIDENCE_PARTS (only these, and
+# again: setting, bench, faults, faults-mesh, certificate, or one command, say bench-decode), FUZZ_SECONDS.
 
 PYTHON ?= python3
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
@@ -10,6 +11,8 @@ PYTEST_ARGS ?=
 BENCH ?= *
 BENCH_ARGS ?=
 FAULTS_ARGS ?=
+EVIDENCE ?= docs/evidence/$(shell date -u +%F)
+EVIDENCE_PARTS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -29,7 +32,8 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-mesh test test-page test-real screenshot check asan fuzz bench faults faults-mesh clean
+.PHONY: help demo demo-mesh test test-page test-real screenshot check asan fuzz bench bench-tiny \
+    bench-peers faults faults-mesh evidence clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,19 +79,34 @@ fuzz: $(STAMP)-llama ## fuzz the parsers for FUZZ_SECONDS each (clang)
 	cmake --build build/fuzz
 	scripts/fuzz build/fuzz $(FUZZ_SECONDS)
 
-bench: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## answer each question in bench/
-	@model=$$($(PY) tests/smollm2.py) && for question in bench/$(BENCH).py; do \
-	    echo "== $$question"; PYTHONPATH=tests $(PY) "$$question" "$$model" $(BENCH_ARGS) || exit 1; done
+bench: $(STAMP)-package $(STAMP)-test $(STAMP)-model bench-peers ## answer each question in bench/
+	@$(call answer,$(BENCH_ARGS))
+
+bench-tiny: $(STAMP)-package $(STAMP)-test $(STAMP)-model bench-peers ## the same, only to see that each runs
+	@$(call answer,--tiny $(BENCH_ARGS))
+
+bench-peers: $(STAMP)-llama ## build what bench compares with: llama.cpp's server and RPC server
+	@PYTHONPATH=bench $(PY) -m kit.build
 
 faults: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## make every failure happen, print the table, write the evidence
-	$(PY) -m gguf_worker.testing --model "$$($(PY) tests/smollm2.py)" --evidence docs/evidence $(FAULTS_ARGS)
+	$(PY) -m gguf_worker.testing --model "$$($(PY) tests/smollm2.py)" --evidence $(EVIDENCE) $(FAULTS_ARGS)
 
 faults-mesh: $(STAMP)-package $(STAMP)-test $(STAMP)-model ## the same for a mesh: nodes, streams, relay, receipts
-	$(PY) -m gguf_worker.testing.mesh --model "$$($(PY) tests/smollm2.py)" --evidence docs/evidence $(FAULTS_ARGS)
+	$(PY) -m gguf_worker.testing.mesh --model "$$($(PY) tests/smollm2.py)" --evidence $(EVIDENCE) $(FAULTS_ARGS)
+
+# Goes on where it was: what has ended well in the folder is not run again, unless EVIDENCE_PARTS names it.
+evidence: $(STAMP)-package $(STAMP)-test $(STAMP)-model bench-peers ## run benches, faults and certificate into docs/evidence/
+	PYTHONPATH=bench:tests $(PY) -m kit.evidence "$$($(PY) tests/smollm2.py)" $(EVIDENCE_PARTS) --folder $(EVIDENCE)
 
 clean: ## remove everything that make made
 	rm -rf build dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each question of bench/, all of them also where one fails. Shards that are cut for it lie in build/.
+answer = failed=""; model=$$($(PY) tests/smollm2.py) || exit 1; for question in bench/$(BENCH).py; do \
+    echo "== $$question"; \
+    GGUF_WORKER_CACHE=build/cache PYTHONPATH=tests $(PY) "$$question" "$$model" $(1) || failed="$$failed $$question"; \
+    done; [ -z "$$failed" ] || { echo "error: failed:$$failed" >&2; exit 1; }
 
 # ---- set-up, each step once ----------------------------------------------------------------------
 

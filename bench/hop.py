@@ -3,23 +3,15 @@
 A node in a process of its own serves a stage that computes nothing: it gives the rows back that it gets.
 The same rows go through the whole path (RemoteStage, stream, StageService) and through a bare gRPC echo, in
 turns, so that a machine that slows down slows both. One decode row and one prefill of 512 rows of a model
-with n_embd 4096, in float32.
-
-    make bench
-    python bench/hop.py [--rounds 20] [--tiny] [--json]
+with n_embd 4096, in float32. No model is loaded.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import statistics
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
@@ -35,6 +27,10 @@ from gguf_worker.protocol.messages import Output, Result, Sampling
 from gguf_worker.testing.process import LineProcess
 from gguf_worker.work import Work
 from gguf_worker_v1 import common_pb2, registration_pb2
+from kit import program
+from kit.load import Carry, Load, load_section
+from kit.program import Options
+from kit.report import Report
 
 N_EMBD = 4096
 ROW_BYTES = 4 * N_EMBD
@@ -42,6 +38,7 @@ PREFILL_ROWS = 512
 N_CTX = 1 << 30
 BARE = "/bench.Bare/Echo"
 LISTENING = "listening"
+SERVE = "--serve"
 
 
 # ---- a stage that computes nothing --------------------------------------------------------------
@@ -137,41 +134,20 @@ async def _echo(_: Any, context: Any) -> None:
 def other_process() -> LineProcess:
     """The node and the bare echo; its first line has their addresses."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return LineProcess([sys.executable, __file__, "--serve"], environment=environment)
+    return LineProcess([sys.executable, __file__, SERVE], environment=environment)
 
 
 # ---- measuring ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What goes through at a time, and how often in a round."""
-
-    name: str
-    rows: int
-    times: int
-
-    @property
-    def n_bytes(self) -> int:
-        return self.rows * ROW_BYTES
-
-
-@dataclass(slots=True)
-class Times:
-    """Seconds of each round trip."""
-
-    bare: list[float]
-    hop: list[float]
-
-
-async def measure(loads: Sequence[Load], rounds: int) -> dict[str, Times]:
-    """Round trips of each load, both ways in turns; a first round warms up and is thrown away."""
+@asynccontextmanager
+async def ways() -> AsyncIterator[dict[str, Carry]]:
+    """Both ways to the other process, open."""
     import grpc.aio
 
-    found = {load.name: Times([], []) for load in loads}
-    limits = GrpcClientOptions().limits
     async with other_process() as process, GrpcDialer() as dialer, AsyncExitStack() as stack:
         _, node, bare = (await process.wait_line(lambda line: line.startswith(LISTENING))).split()
+        limits = GrpcClientOptions().limits
         channel = await stack.enter_async_context(
             grpc.aio.insecure_channel(bare, channel_arguments(limits, ""))
         )
@@ -187,73 +163,29 @@ async def measure(loads: Sequence[Load], rounds: int) -> dict[str, Times]:
             await call.write(rows)
             assert len(await call.read()) == len(rows)
 
-        for number in range(rounds + 1):
-            for load in loads:
-                rows = os.urandom(load.n_bytes)
-                of_bare = [await timed(echo, rows) for _ in range(load.times)]
-                of_hop = [await timed(hop, rows) for _ in range(load.times)]
-                if number:
-                    found[load.name].bare += of_bare
-                    found[load.name].hop += of_hop
+        yield {"bare gRPC": echo, "hop": hop}
         call.cancel()
         await session.close("stop")
-    return found
 
 
-async def timed(work: Callable[[bytes], Awaitable[None]], rows: bytes) -> float:
-    began = time.perf_counter()
-    await work(rows)
-    return time.perf_counter() - began
-
-
-def summary(load: Load, times: Times) -> dict[str, float | str]:
-    """Medians; throughput counts the rows once, though they go both ways."""
-    bare, hop = statistics.median(times.bare), statistics.median(times.hop)
-    return {
-        "load": load.name,
-        "bytes": load.n_bytes,
-        "bare_ms": 1e3 * bare,
-        "hop_ms": 1e3 * hop,
-        "added_ms": 1e3 * (hop - bare),
-        "ratio": hop / bare,
-        "bare_mib_s": load.n_bytes / bare / 2**20,
-        "hop_mib_s": load.n_bytes / hop / 2**20,
-    }
-
-
-def show(found: Sequence[dict[str, Any]]) -> None:
-    for one in found:
-        print(
-            f"{one['load']:8} {one['bytes'] / 1024:8.0f} KiB   bare {one['bare_ms']:7.3f} ms "
-            f"{one['bare_mib_s']:7.1f} MiB/s   hop {one['hop_ms']:7.3f} ms {one['hop_mib_s']:7.1f} MiB/s   "
-            f"added {one['added_ms']:+7.3f} ms   {one['ratio']:5.2f} x"
-        )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", nargs="?", help="not used: no model is loaded")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--tiny", action="store_true", help="only to see that it runs")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    options, _ = parser.parse_known_args()  # `make bench` gives the others' as well
-    keep_large_blocks()  # as `gguf-worker serve` does
-    if options.serve:
-        anyio.run(serve)
-        return
-    times = (5, 1) if options.tiny else (100, 10)
+async def measure(options: Options) -> Report:
+    times = (5, 1) if options.is_tiny else (100, 10)
     loads = [
-        Load(name="decode", rows=1, times=times[0]),
-        Load(name="prefill", rows=PREFILL_ROWS, times=times[1]),
+        Load(name="a decode row", n_bytes=ROW_BYTES, times=times[0]),
+        Load(name=f"a prefill of {PREFILL_ROWS} rows", n_bytes=PREFILL_ROWS * ROW_BYTES, times=times[1]),
     ]
-    measured = anyio.run(measure, loads, 1 if options.tiny else options.rounds)
-    found = [summary(load, measured[load.name]) for load in loads]
-    if options.json:
-        print(json.dumps(found, indent=2))
-    else:
-        show(found)
+    async with ways() as found:
+        sections = [await load_section(load, found, options.rounds) for load in loads]
+    return Report(
+        question="What does a hop to another node cost, beside what gRPC itself costs?",
+        sections=tuple(sections),
+        settings={"rounds": options.rounds, "row_bytes": ROW_BYTES},
+    )
 
 
 if __name__ == "__main__":
-    main()
+    keep_large_blocks()  # as `gguf-worker serve` does
+    if sys.argv[1:] == [SERVE]:
+        anyio.run(serve)
+    else:
+        program.run("hop", __doc__, measure, rounds=20)

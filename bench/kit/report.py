@@ -103,8 +103,8 @@ def table(report: Report) -> str:
 def _side_lines(section: Section) -> list[str]:
     width = max(len(side.name) for side in section.sides)
     return [
-        f"  {side.name:{width}}  {_number(side.median):>10}   "
-        f"(from {_number(min(side.values))} to {_number(max(side.values))})"
+        f"  {side.name:{width}}  {number(side.median):>10}   "
+        f"(from {number(min(side.values))} to {number(max(side.values))})"
         for side in section.sides
     ]
 
@@ -123,7 +123,7 @@ def _ratio_line(ratio: Ratio) -> str:
     return f"{line}   wanted {sign} {ratio.wanted:g}{floor}: {ratio.verdict}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Four digits that count."""
     return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
