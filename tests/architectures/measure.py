@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 import shard_engine
 from architectures.cut_chain import CutChain, open_shard
-from architectures.workload import SETTINGS, prefill_chunk, run
+from architectures.workload import SETTINGS, prefill_chunk, recipe, run
+from outlines import estimate_by_file
 from reference import Reference
-from shard_engine import ArtifactInfo, ShardEngineError, Status
+from shard_engine import ArtifactInfo, OpenOptions, ShardEngineError, Status
 from toy.architectures import BROKEN, VARIANTS, build, build_broken
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # a debugger would take longer than the test waits
@@ -48,7 +49,8 @@ class Measurement:
 def measure(name: str, folder: Path) -> Measurement:
     """Builds the toy in `folder`, runs it unsplit and in chains, and asks for what must be refused.
 
-    Raises AssertionError where something was not refused as it must be, and what the engine raises.
+    Raises AssertionError where something was not refused as it must be or its outline gives another estimate,
+    and what the engine raises.
     """
     variant = VARIANTS[name]
     model, cache_dir = build(variant, folder), folder / "cache"
@@ -56,6 +58,8 @@ def measure(name: str, folder: Path) -> Measurement:
     assert (info.architecture, info.n_layer) == (variant.architecture, variant.layers)
     _check_refusals(model, info, cache_dir)
     chains = variant.cuts or chains_of(info)
+    if chains:
+        _check_estimate(model)
     compared, different = _compare(model, info, chains, cache_dir) if chains else (0, 0)
     return Measurement(
         variant=name,
@@ -122,6 +126,12 @@ def _check_sense(logits: NDArray[np.float32]) -> None:
 
 def _bits(rows: Sequence[bytes]) -> NDArray[np.uint32]:
     return np.frombuffer(b"".join(rows), dtype="<u4")
+
+
+def _check_estimate(model: Path) -> None:
+    """The outline of a model of any architecture gives what its file gives."""
+    options = OpenOptions(recipe=recipe(0), max_sessions=SETTINGS.max_sessions)
+    assert shard_engine.estimate(model, **options) == estimate_by_file(model, **options)
 
 
 def _check_refusals(model: Path, info: ArtifactInfo, cache_dir: Path) -> None:

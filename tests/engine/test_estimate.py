@@ -9,7 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from shard_engine import Engine, Memory, OpenOptions, Recipe, ShardEngineError, Status, estimate, inspect
+import toy
+from outlines import estimate_by_file
+from shard_engine import (
+    Engine,
+    Memory,
+    OpenOptions,
+    Recipe,
+    ShardEngineError,
+    Status,
+    estimate,
+    inspect,
+    slice_artifact,
+)
 
 PROMISE = 0.10
 STAGES = {"whole": (0, 3), "first": (0, 1), "middle": (1, 2), "last": (2, 3)}
@@ -53,6 +65,27 @@ def test_estimate_agrees_with_what_is_loaded(
     assert expected.weights_bytes == pytest.approx(memory.weights_bytes, rel=PROMISE)
     assert expected.kv_bytes == pytest.approx(memory.kv_bytes, rel=PROMISE)
     assert expected.compute_bytes == pytest.approx(memory.compute_bytes, rel=PROMISE)
+
+
+@pytest.mark.parametrize("kind", toy.KINDS)
+def test_outline_of_a_model_gives_what_its_file_gives(build_toy: Callable[[str], Path], kind: str) -> None:
+    """What the library reads for an estimate is the model but for what does not count, to the byte."""
+    model = build_toy(kind)
+    options = OpenOptions(recipe=RECIPES["no-flash"], max_sessions=3)
+    assert estimate(model, **options) == estimate_by_file(model, **options)
+
+
+@pytest.mark.parametrize("kind", ["llama-f32-untied", "llama-q4_k-tied", "llama-split"])
+def test_outline_of_a_slice_gives_what_its_file_gives(
+    build_toy: Callable[[str], Path], tmp_path: Path, kind: str
+) -> None:
+    """Also of the last layers alone, and of all of them."""
+    model = build_toy(kind)
+    n_layer = inspect(model).n_layer
+    for start in (0, n_layer - 1):
+        path = tmp_path / f"{start}.gguf"
+        slice_artifact(model, (start, n_layer), path)
+        assert estimate(path) == estimate_by_file(path)
 
 
 def test_each_session_has_cells_of_its_own_only_where_asked(build_toy: Callable[[str], Path]) -> None:

@@ -3,6 +3,7 @@
 #include "error.h"
 #include "log.h"
 #include "memory_rules.h"
+#include "outline.h"
 #include "pin.h"
 #include "recipe.h"
 #include "recipe_rules.h"
@@ -154,7 +155,7 @@ static shard_status ask_contexts(const load_source *source, struct llama_model *
 
 enum { N_OVERRIDES = 3 }; /* with the empty one that ends them */
 
-/* Of a vocabulary only the length counts here, and reading it would take as long as the load. A
+/* Of a vocabulary only the length counts here, and taking it in would take as long as the load. A
  * shard that is not the last has none in any case. */
 static void leave_out_vocabulary(const load_source *source,
                                  struct llama_model_kv_override overrides[N_OVERRIDES]) {
@@ -170,6 +171,28 @@ static void leave_out_vocabulary(const load_source *source,
     }
 }
 
+/* The file that is loaded, without its vocabulary's lists, or NULL: a shard that is not the last
+ * has none, and of a shard file that was cut from an artifact the metadata are not here yet. */
+static FILE *outline_of(const load_source *source) {
+    const bool is_artifact = source->is_whole || source->artifact->info.is_slice;
+    return is_artifact && load_source_is_last(source)
+               ? outline_open(source->artifact->files[0].gguf)
+               : NULL;
+}
+
+/* What is wrong with a model is told of the file itself. */
+static struct llama_model *load_weightless(const load_source *source,
+                                           struct llama_model_params params) {
+    FILE *outline = outline_of(source);
+    struct llama_model *model = NULL;
+    if (outline != NULL) {
+        model = llama_model_load_from_file_ptr(outline, params);
+        fclose(outline);
+    }
+    log_forget();
+    return model != NULL ? model : load_source_model(source, params);
+}
+
 /* `n_vocab` is the length of the library's vocabulary. */
 static shard_status ask_library(const load_source *source, reported *sizes, uint32_t *n_vocab,
                                 shard_error *error) {
@@ -179,9 +202,8 @@ static shard_status ask_library(const load_source *source, reported *sizes, uint
     struct llama_model_kv_override overrides[N_OVERRIDES];
     leave_out_vocabulary(source, overrides);
     params.kv_overrides = overrides;
-    log_forget();
     log_watch(ignore_line, NULL);
-    struct llama_model *model = load_source_model(source, params);
+    struct llama_model *model = load_weightless(source, params);
     if (model == NULL) {
         refuse(source, SHARD_ERR_MALFORMED, "model", error);
     } else if (ask_contexts(source, model, sizes, error) == SHARD_OK) {
