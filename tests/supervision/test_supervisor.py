@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import psutil
 import pytest
 
 from fakes import IMPATIENT, SETTINGS, spec
@@ -20,6 +21,7 @@ from gguf_worker.errors import (
     StartupError,
     WorkerStopped,
 )
+from gguf_worker.supervision.life import DEFAULT_ENVIRONMENT
 from gguf_worker.testing import Baseline, Footprint
 from misbehaving import executable
 
@@ -40,6 +42,20 @@ async def test_supervisor_shows_state_pid_identity_and_restarts() -> None:
     assert supervisor.state is WorkerState.STOPPED
     with pytest.raises(RuntimeError, match="entered once"):
         await supervisor.__aenter__()
+
+
+async def test_hosts_environment_goes_before_what_workers_get_by_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A variable that the host has set, or given in the settings, is the worker's; others are added."""
+    for name in DEFAULT_ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    given = replace(SETTINGS, environment={"OF_ITS_OWN": "yes"})
+    async with Supervisor(spec(), settings=given) as worker:
+        found = psutil.Process(worker.pid).environ()
+    expected = {**DEFAULT_ENVIRONMENT, "GOMP_SPINCOUNT": "7", "OF_ITS_OWN": "yes"}
+    assert {name: found.get(name) for name in expected} == expected
 
 
 async def test_supervisor_stops_its_worker_by_request_and_measures_the_release() -> None:

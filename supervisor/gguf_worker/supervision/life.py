@@ -48,12 +48,16 @@ from gguf_worker.supervision.settings import WorkerSettings
 
 STDERR_CHUNK_BYTES = 64 * 1024
 
-DEFAULT_ENVIRONMENT = {"GOMP_SPINCOUNT": "5000"}
+DEFAULT_ENVIRONMENT = {"GOMP_SPINCOUNT": "5000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """What a worker gets unless its host's environment says otherwise.
 
 Between two steps the threads of GNU's OpenMP spin, for milliseconds by default, on processors that the next
 stage's worker needs now. This many turns (about 0.1 ms) cover the waits inside a step and end soon after it;
-docs/architecture.md has the figures."""
+docs/architecture.md has the figures.
+
+llama.cpp clears its KV cells when it makes them, and the kernel gives them page by page: in pages of 4 KiB
+that was a third of a small model's start. So glibc asks for transparent huge pages, which a kernel gives to
+those who ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
