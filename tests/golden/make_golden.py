@@ -204,6 +204,7 @@ def requests() -> Iterator[Golden]:
             "cache_dir": "/var/cache/gguf-worker",
             "memory_available": 2**33,
             "numa": "distribute",
+            "n_stages": 3,
         },
     )
     yield ask(
@@ -749,6 +750,7 @@ def bad_messages() -> Iterator[Golden]:
     yield bad_message("load_recipe_float_infinite", {**load, "recipe": {"rope_freq_scale": math.inf}})
     yield bad_message("load_recipe_float_for_uint", {**load, "recipe": {"yarn_orig_ctx": 1.0}})
     yield bad_message("load_memory_negative", {**load, "memory_available": -1})
+    yield bad_message("load_stages_negative", {**load, "n_stages": -1})
     yield bad_message("load_numa_long", {**load, "numa": "n" * 64})
     yield bad_message(
         "estimate_recipe_missing", {"type": "estimate", "id": 1, "model": "m", "layers": [0, 0]}

@@ -54,8 +54,9 @@ def test_lifecycle_can_reach_every_state_and_ends() -> None:
 def test_spec_becomes_a_load_request_with_every_key() -> None:
     """Each key of `load` comes from the specification."""
     request = spec(
-        (2, 5), artifact="a" * 64, max_sessions=7, mmap=False, mlock=True, cache_dir="/c", numa="isolate"
-    )
+        (2, 5), artifact="a" * 64, max_sessions=7, mmap=False, mlock=True, cache_dir="/c", numa="isolate",
+        n_stages=3,
+    )  # fmt: skip
     load = request.load_request(memory_available=123)
     assert load.memory_available == 123
     for name in {field.name for field in fields(Load)} - {"memory_available"}:

@@ -138,6 +138,7 @@ void execute_load(struct execution *execution, struct job *job) {
         resolve_failure(execution, job, &failure);
         return;
     }
+    execution->n_stages = job->request.as.load.n_stages;
     note_loaded(execution);
     answer(execution, job, &vocabulary);
 }

@@ -200,8 +200,8 @@ static uint32_t fill_window(struct execution *execution) {
     return n_jobs;
 }
 
-/* How many stages the model has if the others are about as long as this one: the longest of three
- * has a little more than a third of the layers, the shorter of two a little less than half. */
+/* If the others are about as long as this one: the longest of three has a little more than a third
+ * of the layers, the shorter of two a little less than half. */
 static uint32_t stages_like_this(const shard_description *description) {
     uint32_t n_here = description->layer_end - description->layer_start;
     if (n_here == 0 || n_here >= description->n_layer) {
@@ -211,17 +211,22 @@ static uint32_t stages_like_this(const shard_description *description) {
     return n_stages > 2 ? n_stages : 2;
 }
 
+/* Of the route; a guess where the host did not say. */
+static uint32_t stages_of_route(const struct execution *execution) {
+    return execution->n_stages > 0 ? execution->n_stages
+                                   : stages_like_this(&execution->description);
+}
+
 /* A stage that took the rows of all sessions in one step would have nothing to do until the other
  * stages have computed them, and they nothing meanwhile. So a step takes as many as leave some for
- * each stage. A worker does not know its route, so this is a guess: with too many rows some stages
- * wait, with too few a step computes less than it could. Sessions that are open and ask for nothing
- * are counted, which errs towards too many. */
+ * each stage: with too many rows some stages wait, with too few a step computes less than it could.
+ * Sessions that are open and ask for nothing are counted, which errs towards too many. */
 static struct schedule_room room_of_step(const struct execution *execution) {
     if (execution->engine == NULL) {
         return (struct schedule_room){.rows = 1, .single_rows = 1};
     }
     uint32_t n_open = execution->sessions.n_open;
-    uint32_t n_stages = stages_like_this(&execution->description);
+    uint32_t n_stages = stages_of_route(execution);
     uint32_t share = (n_open + n_stages - 1) / n_stages;
     return (struct schedule_room){.rows = execution->description.max_batch,
                                   .single_rows = share > 0 ? share : 1};
@@ -229,7 +234,7 @@ static struct schedule_room room_of_step(const struct execution *execution) {
 
 /* Rows that a step may take and that may be about to come: of sessions that lately had some. */
 static uint32_t rows_expected(const struct execution *execution, const struct schedule_room *room) {
-    const uint32_t n_steps = STEPS_LOOKED_BACK * stages_like_this(&execution->description);
+    const uint32_t n_steps = STEPS_LOOKED_BACK * stages_of_route(execution);
     const uint32_t n_active = session_table_n_active(&execution->sessions, n_steps);
     return n_active < room->single_rows ? n_active : room->single_rows;
 }

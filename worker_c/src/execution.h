@@ -32,6 +32,7 @@ struct execution {
 
     shard_engine *engine; /* NULL: nothing is loaded */
     shard_description description;
+    uint32_t n_stages; /* of the route, as the load says it; 0: it does not */
     struct session_table sessions;
     shard_step_entry *entries; /* one for each session */
     struct piece *pieces;      /* likewise */

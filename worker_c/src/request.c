@@ -61,6 +61,7 @@ static void read_load(struct decode_fields *fields, struct request *request) {
     load->cache_dir = decode_optional_path(fields, "cache_dir");
     load->memory_available = decode_optional_uint(fields, "memory_available", 0, UINT64_MAX, 0);
     load->numa = decode_optional_name(fields, "numa", SHARD_NAME_SIZE - 1);
+    load->n_stages = (uint32_t)decode_optional_uint(fields, "n_stages", 0, INT32_MAX, 0);
 }
 
 static void read_fork(struct decode_fields *fields, struct open_request *open) {

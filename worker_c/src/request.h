@@ -44,6 +44,7 @@ struct load_request {
     uint32_t max_sessions;
     bool mmap, mlock;
     uint64_t memory_available; /* 0: nobody knows */
+    uint32_t n_stages;         /* likewise */
 };
 
 struct open_request {

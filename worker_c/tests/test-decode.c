@@ -177,6 +177,7 @@ static void test_load_values(void) {
     CHECK_INT(load->recipe.yarn_orig_ctx, 2048);
     CHECK_INT(load->memory_available, (int64_t)1 << 33);
     check_decoded_text(load->numa, "distribute");
+    CHECK_INT(load->n_stages, 3);
     CHECK(load->recipe.flash_attn);
     CHECK(!load->recipe.repack);
     CHECK_INT(load->recipe.n_gpu_layers, -1);
@@ -193,6 +194,7 @@ static void test_load_defaults(void) {
     CHECK(load->artifact.data == NULL);
     CHECK(load->cache_dir.data == NULL);
     CHECK(load->numa.data == NULL);
+    CHECK_INT(load->n_stages, 0);
     CHECK_INT(load->memory_available, 0);
     CHECK_INT(load->recipe.n_ctx, 4096);
     CHECK_INT(load->recipe.n_batch, 512);

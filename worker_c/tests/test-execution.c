@@ -40,6 +40,7 @@ static struct shard_engine the_engine;
 static unsigned n_steps;
 static unsigned n_closed;
 static uint32_t n_entries_of_step[64];
+static uint32_t stages_told;
 
 /* What the test does to a step, by its number from 1; SHARD_OK lets it be computed. The first
  * `n_done_before` entries are computed in any case, as those of earlier calls are. */
@@ -332,7 +333,8 @@ static void post_load(void) {
     post(REQUEST_LOAD, (struct request){.as.load = {.model = {"test", 4},
                                                     .numa = {"isolate", 7},
                                                     .max_sessions = 4,
-                                                    .memory_available = 1000}});
+                                                    .memory_available = 1000,
+                                                    .n_stages = stages_told}});
 }
 
 /* A request whose sampling, fork and so on are the caller's. */
@@ -662,6 +664,16 @@ static void test_stage_leaves_rows_for_the_other_stages(void) {
     check_steps(4, 15, (const uint32_t[]){1, 1, 1, 1});
     check_subject("a layer");
     check_steps(1, 12, (const uint32_t[]){1, 1, 1, 1});
+}
+
+static void test_stage_that_is_told_of_how_many_does_not_guess(void) {
+    check_subject("a layer, one of two stages");
+    stages_told = 2;
+    check_steps(1, 12, (const uint32_t[]){2, 2});
+    check_subject("half of the layers, and no other stage");
+    stages_told = 1;
+    check_steps(6, 12, (const uint32_t[]){4});
+    stages_told = 0;
 }
 
 /* Three sessions had a row in the last step and ask for nothing more. */
@@ -1107,6 +1119,7 @@ int main(void) {
     test_cancel_of_an_entry_that_is_done_hits_nobody();
     test_step_that_nobody_cancelled_does_not_run_for_ever();
     test_stage_leaves_rows_for_the_other_stages();
+    test_stage_that_is_told_of_how_many_does_not_guess();
     test_row_waits_for_others_in_vain_and_not_for_long();
     test_long_forward_is_computed_in_pieces();
     test_failure_of_a_later_piece_undoes_the_earlier_ones();

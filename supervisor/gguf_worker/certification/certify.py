@@ -111,7 +111,13 @@ async def _route(plan: CertifyPlan, cuts: tuple[int, ...]) -> AsyncIterator[Rout
 
 def _start(plan: CertifyPlan, cuts: tuple[int, ...], n_sessions: int) -> Route:
     specs = [
-        replace(plan.spec, layers=layers, artifact=plan.found.artifact, max_sessions=n_sessions)
+        replace(
+            plan.spec,
+            layers=layers,
+            artifact=plan.found.artifact,
+            max_sessions=n_sessions,
+            n_stages=1,  # so that no stage leaves a row out of the step that all of them are to share
+        )
         for layers in pairwise((0, *cuts, plan.found.n_layer))
     ]
     # What a worker that died had computed is gone, and so is the certificate: there is nothing to restart it

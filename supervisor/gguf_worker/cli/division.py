@@ -50,7 +50,8 @@ async def divide(
     else:
         ranges = tuple(stage.layers for stage in plan_shards(weights, n_shards).stages)
     check_room(weights, whole, layers)
-    return [replace(whole, layers=part) for part in ranges]
+    n_stages = len(ranges) if layers == (0, found.n_layer) else 0  # the rest is somebody else's
+    return [replace(whole, layers=part, n_stages=n_stages) for part in ranges]
 
 
 def check_may_be_cut(model: str, found: Inspection) -> None:

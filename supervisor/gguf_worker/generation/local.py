@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -74,8 +75,10 @@ class LocalStages:
         on_progress: Callable[[int, Progress], None] | None = None,
         on_stderr: Callable[[int, str], None] | None = None,
     ) -> Self:
-        """One supervisor for each specification. Raises RouteError where they cannot become one model."""
+        """One supervisor for each specification, which is told of how many it is one. Raises RouteError where
+        they cannot become one model."""
         check_specs(specs)
+        specs = [spec if spec.n_stages else replace(spec, n_stages=len(specs)) for spec in specs]
         return cls(
             [
                 Supervisor(

@@ -481,6 +481,8 @@ class ShardRequest(Request):
     """Bytes that may be taken; a load that needs more is refused before it takes any. 0 is no check."""
     numa: Name | None = None
     """How llama.cpp places its threads: distribute, isolate or numactl; None is not at all."""
+    n_stages: Annotated[int, Range(0, 2**31 - 1)] = 0
+    """Of the route, so that a step leaves decode rows for the others; 0 is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

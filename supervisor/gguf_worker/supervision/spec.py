@@ -36,6 +36,9 @@ class ShardSpec:
     """Whether a load that needs more memory than there is here is refused before it takes any."""
     cache_dir: str | None = None
     """Where shard files and digests are kept; None is the default cache folder."""
+    n_stages: int = 0
+    """Of the route that it will be a stage of: a step leaves decode rows for the others, so that all stages
+    compute at the same time. 0 is not known, and guessed from the layers. It changes no identity."""
     fault_plan: str | None = None
     """Failures to make on purpose; fake engine only."""
 
@@ -59,4 +62,5 @@ class ShardSpec:
             cache_dir=self.cache_dir or str(default_cache_dir()),
             memory_available=memory_available,
             numa=self.numa,
+            n_stages=self.n_stages,
         )
