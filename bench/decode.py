@@ -106,6 +106,7 @@ async def _section(options: Options, model: Model, threads: int, tokens: int) ->
             "prompt tokens": len(speeds.prompt),
             "decoded tokens": tokens,
             "drew other tokens": differences or "none",
+            "of a token, ms": speeds.token_ms(),
             "first token, ms": {**speeds.first_token_ms(), SERVED: round(1000 * texts[-1].first_s, 2)},
         },
         notes=DIFFERENCES,

@@ -11,6 +11,7 @@ is timed begins with the first token: the prefill is left out.
 
 from __future__ import annotations
 
+import os
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -30,11 +31,17 @@ SERVERS = 2
 LIBRARY = "unsplit in process"
 TWO = "our two stages"
 THREE = "our three stages"
+TWO_TOGETHER = "our two stages on one processor"
 RPC = "two RPC servers"
 RPC_GIVING_WAY = "two RPC servers, giving way"
 NOTES = (
     "an RPC server keeps weights as they are in the file; in process and in our stages the library repacks "
     "some types (Q4_0 is one) into its own layouts, so over RPC other tokens may be drawn",
+)
+NOTE_TOGETHER = (
+    "on one processor: what a machine loses when its processors take turns, each asleep while the other one "
+    "computes, is not lost there; nobody is kept there by default, because stages compute at the same time "
+    "where there is something to do for all"
 )
 NOTE_GIVING_WAY = (
     "giving way: the servers' OpenMP threads spin as shortly as those of our stages do, which is not their "
@@ -73,6 +80,10 @@ async def _section(options: Options, model: Model, threads: int, tokens: int) ->
             TWO: partial(ours.decode, two),
             THREE: partial(ours.decode, three),
         }
+        if threads == 1 and hasattr(os, "sched_setaffinity"):
+            together = await enter(ours.stages(model.path, 2, recipe))
+            ours.keep_on_one_processor(together)
+            sides[TWO_TOGETHER] = partial(ours.decode, together)
         for name in (RPC, RPC_GIVING_WAY)[: 1 + (threads > 1)]:
             environment = DEFAULT_ENVIRONMENT if name == RPC_GIVING_WAY else {}
             addresses = await enter(rpc_servers(SERVERS, threads=threads, environment=environment))
@@ -94,9 +105,10 @@ async def _section(options: Options, model: Model, threads: int, tokens: int) ->
             "layers of our stages": cuts,
             "layers of the RPC servers, the head counts as one": places,
             "drew other tokens": differences or "none",
+            "of a token, ms": speeds.token_ms(),
             "first token, ms": speeds.first_token_ms(),
         },
-        notes=NOTES if threads == 1 else (*NOTES, NOTE_GIVING_WAY),
+        notes=(*NOTES, NOTE_TOGETHER if threads == 1 else NOTE_GIVING_WAY),
     )
     return section, [f"{title}: {name}: {differences[name]}" for name in (TWO, THREE) if name in differences]
 
@@ -107,6 +119,8 @@ def _ratios(found: dict[str, Side]) -> tuple[Ratio, ...]:
         Ratio(ours=found[THREE], peer=found[LIBRARY], wanted=0.93, floor=0.90),
         Ratio(ours=found[TWO], peer=found[RPC], wanted=1.12),
     ]
+    if TWO_TOGETHER in found:
+        ratios.append(Ratio(ours=found[TWO_TOGETHER], peer=found[LIBRARY]))
     if RPC_GIVING_WAY in found:
         ratios.append(Ratio(ours=found[TWO], peer=found[RPC_GIVING_WAY]))
     return tuple(ratios)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 import gguf_worker
 from gguf_worker import Recipe, Route, ShardSpec
 from gguf_worker.cli.division import divide
+from gguf_worker.generation import GenerationRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +27,8 @@ class Decoded:
     """From the begin to the first token: the prefill."""
     rest_s: float
     """From the first token to the last one."""
+    token_ms: Mapping[str, float] = field(default_factory=dict)
+    """Where the time of a token behind the first one goes, where that is known."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -50,8 +56,50 @@ async def decode(route: Route, prompt: Sequence[int], n_tokens: int) -> Decoded:
     began = time.perf_counter()
     first = last = began
     tokens: list[int] = []
-    async for step in route.generate(prompt, max_tokens=n_tokens + 1):
+    spent = _Spent()
+    generation = route.generate(prompt, max_tokens=n_tokens + 1)
+    async for step in generation:
         last = time.perf_counter()
-        first = first if tokens else last
+        if not tokens:
+            first, spent = last, _Spent.of(generation.record)
         tokens.append(step.token)
-    return Decoded(tokens=tuple(tokens), first_s=first - began, rest_s=last - first)
+    rest_s = last - first
+    token_ms = spent.until(generation.record, rest_s, len(tokens) - 1)
+    return Decoded(tokens=tuple(tokens), first_s=first - began, rest_s=rest_s, token_ms=token_ms)
+
+
+def keep_on_one_processor(route: Route) -> None:
+    """All workers of the route, on the first processor that this process may use. Linux only."""
+    (processor, *_) = sorted(os.sched_getaffinity(0))
+    for worker in route.workers:
+        for thread in psutil.Process(worker.pid).threads():
+            os.sched_setaffinity(thread.id, {processor})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spent:
+    """Of all stages so far, in microseconds."""
+
+    computing: int = 0
+    waiting: int = 0
+    hops: int = 0
+
+    @classmethod
+    def of(cls, record: GenerationRecord) -> _Spent:
+        stages = record.stages
+        return cls(
+            computing=sum(stage.compute_us for stage in stages),
+            waiting=sum(stage.queue_us for stage in stages),
+            hops=sum(stage.hop_us for stage in stages),
+        )
+
+    def until(self, record: GenerationRecord, elapsed_s: float, n_tokens: int) -> dict[str, float]:
+        """Milliseconds of each of so many tokens that took `elapsed_s`."""
+        now = _Spent.of(record)
+        parts = {
+            "computing": now.computing - self.computing,
+            "waiting in the worker": now.waiting - self.waiting,
+            "on the way there and back": now.hops - self.hops,
+        }
+        parts["between tokens"] = round(1e6 * elapsed_s) - sum(parts.values())
+        return {name: round(us / 1e3 / max(1, n_tokens), 3) for name, us in parts.items()}

@@ -47,6 +47,10 @@ class Speeds:
             if found.tokens != expected
         }
 
+    def token_ms(self) -> dict[str, dict[str, float]]:
+        """Where a token's time went, of each side that knows, the last time."""
+        return {name: dict(found.token_ms) for name, found in self.drawn.items() if found.token_ms}
+
     def first_token_ms(self) -> dict[str, float]:
         """How long each side took to the first token, the last time."""
         return {name: round(1000 * found.first_s, 2) for name, found in self.drawn.items()}
