@@ -13,7 +13,6 @@ mesh  the fake engine on two nodes, with `gguf-worker gateway` before them: ther
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -33,6 +32,7 @@ from kit.crowd import Crowd, outcome_of
 from kit.http import Address, get, get_json, post
 from kit.models import models, settings_of
 from kit.nodes import Nodes, nodes
+from kit.probe import END, figures_in
 from kit.program import Options
 from kit.receipts import Billed, billed
 from kit.report import Ratio, Report, Section, Side
@@ -140,7 +140,8 @@ async def come_and_go(target: Target, crowd: Crowd, clients: int, seconds: float
     resident = {name: left.resident_mib(pid) for name, pid in target.pids.items()}
     async with _prober(target.address, seconds) as prober:
         await crowd.come(target.address, clients, seconds)
-        health_ms = json.loads(await prober.wait_line(lambda text: text.startswith("[")))
+        await prober.wait_line(lambda text: text == END)
+        health_ms = figures_in(prober.lines)
     began = time.monotonic()
     what_is_left = await _left(target, before)
     settled_s = time.monotonic() - began
