@@ -3,9 +3,9 @@
 2,048 tokens up to the first token drawn: unsplit in process, through one supervised shard of one thread and
 of two, through two stages of one thread each, in pieces of the usual size and in shorter ones, and by
 llama.cpp's library with its layers on two ggml RPC servers of one thread each. The stages have different
-pieces of the prompt at the same time; the RPC servers compute one after the other. The cut is the one that
-`serve --shards 2` makes; where the times of the stages say that another one would be better, that is measured
-as well. Same file, same prompt, same context; the sides take turns.
+pieces of the prompt at the same time, and so have the RPC servers. The cut is the one that `serve --shards 2`
+makes; where the times of the stages say that another one would be better, that is measured as well. Same
+file, same prompt, same context; the sides take turns.
 
     make bench BENCH=prefill
     PYTHONPATH=tests python bench/prefill.py MODEL [--rounds 3] [--tokens 2048]
