@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gguf_worker.gateway.app import gateway_app
 from gguf_worker.gateway.gateway import Gateway, open_gateway
 from gguf_worker.gateway.mesh_catalogue import MeshModels
 from gguf_worker.gateway.model import ModelSettings
+from gguf_worker.node.tracker.formation import routes
 from gguf_worker.serving.address import Address, bound_address, listen
 from gguf_worker.serving.server import http_server
 from meshes import MeshHere, mesh_here
@@ -70,6 +72,24 @@ async def test_models_of_a_mesh(tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["model"]) == (200, card["id"])
         (model,) = gateway.catalogue.open_models()
         assert model.admission.slots == 4, "as many as the nodes have sessions for"
+
+
+async def test_model_whose_nodes_are_full_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes whose sessions are all taken, most often by the gateway itself, are no reason to say that there is
+    no model."""
+    async with mesh_here(tmp_path) as here, gateway_of(here) as (_, client):
+        asked = {"prompt": "Hello", "max_tokens": 4}
+        assert (await client.post("/v1/completions", json=asked)).status_code == 200
+        tracker = here.mesh.tracker
+        full = deepcopy(tracker.view())
+        for registration in full.registrations.values():
+            for stage in registration.stages:
+                stage.load.sessions = stage.capacity.max_sessions
+        assert not routes(full).routes
+        monkeypatch.setattr(tracker, "view", lambda: full)
+        assert (await client.get("/health")).status_code == 200
+        assert len((await client.get("/v1/models")).json()["data"]) == 1
+        assert (await client.post("/v1/completions", json=asked)).status_code == 200
 
 
 async def test_model_that_opens_slowly_holds_up_no_other(

@@ -97,11 +97,12 @@ class MeshModels:
         return opened.artifact == plan.artifact and are_known
 
     def _known(self) -> Mapping[str, RoutePlan]:
-        """The best route of each artifact, by name; where several have the same one, with their digest."""
+        """The best route of each artifact, by name; where several have the same one, with their digest. One
+        whose stages are full is known all the same: most often it is this gateway that fills them."""
         view = self._mesh.tracker.view()
         if view is not self._view:
             best: dict[str, RoutePlan] = {}
-            for plan in routes(view).routes:
+            for plan in routes(view, with_full=True).routes:
                 best.setdefault(plan.artifact, plan)
             self._plans, self._view = _named(best.values()), view
             for name in self._plans:

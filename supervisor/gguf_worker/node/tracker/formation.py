@@ -82,16 +82,20 @@ class Formation:
 
 
 def routes(
-    view: View, wanted: Wanted | None = None, *, measured: Mapping[str, float] | None = None
+    view: View,
+    wanted: Wanted | None = None,
+    *,
+    measured: Mapping[str, float] | None = None,
+    with_full: bool = False,
 ) -> Formation:
     """The routes of the wanted models. `measured` are seconds to each node, infinite where it cannot be
-    reached."""
+    reached; `with_full` counts also stages that take no further session at this time."""
     groups, faults = groups_of(view)
     chosen, refused = _chosen(groups, wanted or Wanted())
     refused += [Refusal(subject=node, reason=fault) for node, fault in (*faults, *view.refused.items())]
     plans = []
     for group in chosen:
-        plan, reasons = _form(group, groups, view, measured or {})
+        plan, reasons = _form(group, groups, view, measured or {}, with_full=with_full)
         plans += [] if plan is None else [plan]
         refused += [Refusal(subject=str(group), reason=reason) for reason in reasons]
     return Formation(
@@ -120,7 +124,7 @@ def replacements(
         for member in group.members
         if member.layers == lost.layers
         and member.node != lost_node
-        and _unusable(member, group, measured or {}) is None
+        and (_unusable(member, group, measured or {}) or _full(member)) is None
     ]
     return tuple(sorted(found, key=lambda member: (_cost_us(member, measured or {}), member.node)))
 
@@ -129,12 +133,12 @@ def replacements(
 
 
 def _form(
-    group: Group, groups: Sequence[Group], view: View, measured: Mapping[str, float]
+    group: Group, groups: Sequence[Group], view: View, measured: Mapping[str, float], *, with_full: bool
 ) -> tuple[RoutePlan | None, list[str]]:
     """The group's best route, or every reason why it has none."""
     usable, reasons = [], []
     for member in group.members:
-        reason = _unusable(member, group, measured)
+        reason = _unusable(member, group, measured) or (None if with_full else _full(member))
         if reason is None:
             usable.append(member)
         else:
@@ -187,7 +191,7 @@ def _cost_us(member: StagePlan, measured: Mapping[str, float]) -> int:
 
 
 def _unusable(member: StagePlan, group: Group, measured: Mapping[str, float]) -> str | None:
-    """Why a stage that fits takes no session now, or is no end of a route; None where it can be used."""
+    """Why a stage that fits cannot be used, or is no end of a route; None where it can."""
     stage, (start, end) = member.stage, member.layers
     if member.node in group.draining or stage.state == DRAINING:
         return f"{member}: draining"
@@ -195,14 +199,20 @@ def _unusable(member: StagePlan, group: Group, measured: Mapping[str, float]) ->
         return f"{member}: without an endpoint"
     if not math.isfinite(measured.get(member.node, 0.0)):
         return f"{member}: cannot be reached"
-    if stage.load.sessions >= stage.capacity.max_sessions:
-        return f"{member}: all {stage.capacity.max_sessions} sessions are taken"
-    if 0 < stage.capacity.kv_cells <= stage.load.kv_cells_used:
-        return f"{member}: all {stage.capacity.kv_cells} KV cells are taken"
     if start == 0 and not stage.ownership.token_embedding:
         return f"{member}: the first layers without the token embedding"
     if end == stage.model.n_layer and not stage.ownership.output_head:
         return f"{member}: the last layers without the output head"
+    return None
+
+
+def _full(member: StagePlan) -> str | None:
+    """Why a stage takes no further session at this time; None where it does."""
+    stage = member.stage
+    if stage.load.sessions >= stage.capacity.max_sessions:
+        return f"{member}: all {stage.capacity.max_sessions} sessions are taken"
+    if 0 < stage.capacity.kv_cells <= stage.load.kv_cells_used:
+        return f"{member}: all {stage.capacity.kv_cells} KV cells are taken"
     return None
 
 
