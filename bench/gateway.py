@@ -47,6 +47,8 @@ MOST_TOKENS = 100
 RUNS = ("demo", "fake", "mesh")
 PROMISED_MS = 50.0
 """Of /health, p99, with 200 clients."""
+SHOWN = 5
+"""Most answers of /health that are listed as problems."""
 SETTLE_S = 30.0
 """How long after the crowd everything may take to be as it was."""
 
@@ -121,6 +123,8 @@ class Found:
 
     crowd: Crowd
     health_ms: list[float]
+    health_problems: list[str]
+    """Answers of /health that were not 200."""
     left: Mapping[str, int]
     restarts: int
     cpu_s: Mapping[str, float]
@@ -141,13 +145,14 @@ async def come_and_go(target: Target, crowd: Crowd, clients: int, seconds: float
     async with _prober(target.address, seconds) as prober:
         await crowd.come(target.address, clients, seconds)
         await prober.wait_line(lambda text: text == END)
-        health_ms = figures_in(prober.lines)
+        health_ms, health_problems = figures_in(prober.lines)
     began = time.monotonic()
     what_is_left = await _left(target, before)
     settled_s = time.monotonic() - began
     return Found(
         crowd=crowd,
         health_ms=health_ms,
+        health_problems=health_problems,
         left=what_is_left,
         restarts=sum(left.restarts(status) for status in await target.status()),
         cpu_s={name: left.cpu_s(pid) - cpu[name] for name, pid in target.pids.items()},
@@ -236,6 +241,7 @@ def problems_of(name: str, found: Found, receipts: Billed | None) -> list[str]:
     """What should not have been."""
     problems = [
         *found.crowd.problems,
+        *found.health_problems[:SHOWN],
         *(f"{count} {what} left" for what, count in found.left.items() if count),
         *([f"{found.restarts} workers were restarted"] if found.restarts else []),
         *(() if receipts is None else receipts.problems),
