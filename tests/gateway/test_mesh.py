@@ -75,8 +75,8 @@ async def test_models_of_a_mesh(tmp_path: Path) -> None:
 
 
 async def test_model_whose_nodes_are_full_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes whose sessions are all taken, most often by the gateway itself, are no reason to say that there is
-    no model."""
+    """Nodes whose sessions are all taken, most often by the gateway itself, are no reason to say that there
+    is no model."""
     async with mesh_here(tmp_path) as here, gateway_of(here) as (_, client):
         asked = {"prompt": "Hello", "max_tokens": 4}
         assert (await client.post("/v1/completions", json=asked)).status_code == 200
