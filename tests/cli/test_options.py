@@ -128,7 +128,7 @@ def test_options_reach_every_field() -> None:
         untouched = {
             field.name for field in fields(usual) if getattr(given, field.name) == getattr(usual, field.name)
         }
-        assert untouched <= {"model", "artifact", "fault_plan", "grammar", "grammar_start"}
+        assert untouched <= {"model", "artifact", "fault_plan", "grammar", "grammar_start", "n_stages"}
 
 
 @pytest.mark.parametrize("line", ["", RECIPE_LINE, SAMPLING_LINE, HOST_LINE, "--grammar root::=[0-9]+"])

@@ -14,6 +14,8 @@ from typing import Self
 
 import psutil
 
+GROWING_POOLS = frozenset({"event_engine"})
+"""Threads of libraries' pools: gRPC adds some when the machine is busy, and keeps them for a while."""
 _SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -34,7 +36,7 @@ class Footprint:
     descriptors: Mapping[int, str]
     """What each open descriptor stands for."""
     threads: Mapping[int, str]
-    """Names by native id; empty for threads that Python did not start."""
+    """Names by native id, without those of `GROWING_POOLS`."""
     shared_memory: frozenset[str]
     """Files of /dev/shm, of anybody."""
     resident_bytes: int
@@ -134,9 +136,18 @@ def _descriptors() -> dict[int, str]:
 def _threads(process: psutil.Process) -> dict[int, str]:
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
     try:
-        return {thread.id: names.get(thread.id, "") for thread in process.threads()}
+        found = {thread.id: names.get(thread.id) or _kernel_name(thread.id) for thread in process.threads()}
+        return {number: name for number, name in found.items() if name not in GROWING_POOLS}
     except psutil.AccessDenied:  # macOS gives the threads of a process to its debugger only
         return {number: name for number, name in names.items() if number is not None}
+
+
+def _kernel_name(thread: int) -> str:
+    """What a thread that Python did not start calls itself; empty where nothing says it."""
+    try:
+        return Path(f"/proc/self/task/{thread}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _shared_memory() -> frozenset[str]:
