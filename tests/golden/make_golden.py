@@ -280,6 +280,10 @@ def requests() -> Iterator[Golden]:
             "hidden": hidden_rows(),
         },
     )
+    yield ask(
+        "forward_after_draw",
+        {"type": "forward", "id": 32, "session": 2, "position": 4, "output": "token", "after_draw": True},
+    )
     yield ask("trim", {"type": "trim", "id": 16, "session": 1, "position": 2})
     yield ask("close", {"type": "close", "id": 17, "session": 1})
     yield ask("tokenize", {"type": "tokenize", "id": 18, "text": "Hällo"})
@@ -774,6 +778,12 @@ def bad_messages() -> Iterator[Golden]:
     yield bad_message("open_fork_position_missing", {**opening, "fork": {"session": 1}})
     yield bad_message("open_fork_position_large", {**opening, "fork": {"session": 1, "position": 2**32}})
     yield bad_message("forward_without_rows", forward)
+    yield bad_message("forward_after_no_draw", {**forward, "after_draw": False})
+    yield bad_message("forward_after_draw_text", {**forward, "after_draw": "yes"})
+    yield bad_message("forward_after_draw_and_tokens", {**forward, "after_draw": True, "tokens": [1]})
+    yield bad_message(
+        "forward_after_draw_and_hidden", {**forward, "after_draw": True, "hidden": hidden_rows()}
+    )
     yield bad_message("forward_both_without_tokens", {**forward, "tokens": [], "hidden": hidden_rows()})
     yield bad_message("forward_both_without_hidden", {**forward, "tokens": [1], "hidden": b""})
     yield bad_message("forward_tokens_empty", {**forward, "tokens": []})

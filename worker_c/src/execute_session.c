@@ -76,21 +76,21 @@ void execute_open(struct execution *execution, struct job *job) {
 }
 
 struct trim_outcome {
+    shard_session_id slot;
     uint32_t length, kv_cells_freed;
 };
 
 static bool trim_session(struct execution *execution, const struct trim_request *trim,
                          struct trim_outcome *outcome, struct failure *failure) {
-    shard_session_id slot;
     shard_error error;
-    if (!require_session(execution, trim->session, &slot, failure)) {
+    if (!require_session(execution, trim->session, &outcome->slot, failure)) {
         return false;
     }
     const shard_engine_api *api = execution->api;
     shard_engine *engine = execution->engine;
-    if (api->session_trim(engine, slot, trim->position, &outcome->kv_cells_freed, &error) !=
-            SHARD_OK ||
-        api->session_length(engine, slot, &outcome->length, &error) != SHARD_OK) {
+    if (api->session_trim(engine, outcome->slot, trim->position, &outcome->kv_cells_freed,
+                          &error) != SHARD_OK ||
+        api->session_length(engine, outcome->slot, &outcome->length, &error) != SHARD_OK) {
         return failure_set_engine(failure, &error);
     }
     return true;
@@ -105,6 +105,7 @@ void execute_trim(struct execution *execution, struct job *job) {
         resolve_failure(execution, job, &failure);
         return;
     }
+    session_table_set_draw(&execution->sessions, outcome.slot, (struct session_draw){0});
     note_usage(execution);
     reply_storage storage;
     struct encoder encoder;

@@ -184,9 +184,19 @@ static void answer(struct execution *execution, struct job *job, const shard_ste
     resolve_answer(execution, job, &encoder);
 }
 
+static void note_draw(struct execution *execution, const shard_step_entry *entry) {
+    struct session_draw draw = {0};
+    if (entry->output == SHARD_OUTPUT_TOKEN) {
+        draw = (struct session_draw){entry->length, entry->token, entry->end_of_generation,
+                                     clock_now_us()};
+    }
+    session_table_set_draw(&execution->sessions, entry->session, draw);
+}
+
 static void settle_done(struct execution *execution, struct job *job, const shard_step_entry *entry,
                         const struct step_outcome *outcome) {
     struct forward_work *work = &job->forward;
+    note_draw(execution, entry);
     forward_keep_values(&execution->description, work, entry);
     work->rows_done += entry->n_rows;
     forward_keep_promise(execution, work, entry->n_rows);

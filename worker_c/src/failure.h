@@ -17,6 +17,7 @@ enum { FAILURE_MAX_FIELDS = 52 };
 #define CODE_BAD_MESSAGE "bad_message"
 #define CODE_BUSY "busy"
 #define CODE_NOT_LOADED "not_loaded"
+#define CODE_NO_DRAW "no_draw"
 #define CODE_SHUTTING_DOWN "shutting_down"
 
 struct failure {

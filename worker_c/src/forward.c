@@ -53,6 +53,9 @@ static uint64_t bytes_out(const shard_description *description, shard_output out
 /* 0 where hidden rows are not whole. */
 static uint32_t rows_of(const shard_description *description,
                         const struct forward_request *forward) {
+    if (forward->after_draw) {
+        return 1;
+    }
     if (forward->hidden.data == NULL) {
         return forward->tokens.count;
     }
@@ -156,17 +159,63 @@ static bool answer_fits(const struct execution *execution, const struct forward_
 
 /* ---- what a forward needs ---- */
 
+static bool make_room_for_tokens(struct forward_work *work, uint32_t count,
+                                 struct failure *failure) {
+    work->tokens = memory_allocate_array(count, sizeof(*work->tokens));
+    return work->tokens != NULL ||
+           failure_set_memory(failure, (uint64_t)count * sizeof(*work->tokens));
+}
+
 static bool unpack_tokens(struct forward_work *work, const struct decode_tokens *tokens,
                           struct failure *failure) {
     if (tokens->count == 0) {
         return true;
     }
-    work->tokens = memory_allocate_array(tokens->count, sizeof(*work->tokens));
-    if (work->tokens == NULL) {
-        return failure_set_memory(failure, (uint64_t)tokens->count * sizeof(*work->tokens));
+    if (!make_room_for_tokens(work, tokens->count, failure)) {
+        return false;
     }
     decode_tokens_copy(tokens, work->tokens);
     return true;
+}
+
+static bool has_draw(const struct session_draw *draw, const struct forward_request *forward,
+                     struct failure *failure) {
+    if (draw->length != forward->position || draw->length == 0) {
+        failure_set(failure, CODE_NO_DRAW,
+                    "session %" PRIu64 " has drawn no token for its row %" PRIu32
+                    " to go on from; send it in 'tokens'",
+                    forward->session, forward->position);
+    } else if (draw->ends_generation) {
+        failure_set(failure, CODE_NO_DRAW,
+                    "the token that session %" PRIu64 " drew for its row %" PRIu32
+                    " ends the generation; to go on all the same, send it in 'tokens'",
+                    forward->session, forward->position);
+    } else {
+        return true;
+    }
+    failure_add(failure, "session", "%" PRIu64, forward->session);
+    failure_add(failure, "position", "%" PRIu32, forward->position);
+    return false;
+}
+
+/* The row of a forward that came before its token was known. It has waited since then. */
+static bool take_draw(const struct execution *execution, struct job *job, struct failure *failure) {
+    const struct forward_request *forward = &job->request.as.forward;
+    struct forward_work *work = &job->forward;
+    const struct session_draw *draw = session_table_draw(&execution->sessions, work->slot);
+    if (!has_draw(draw, forward, failure) || !make_room_for_tokens(work, 1, failure)) {
+        return false;
+    }
+    work->tokens[0] = draw->token;
+    job->arrived_us = job->arrived_us > draw->at_us ? job->arrived_us : draw->at_us;
+    return true;
+}
+
+static bool take_tokens(const struct execution *execution, struct job *job,
+                        struct failure *failure) {
+    const struct forward_request *forward = &job->request.as.forward;
+    return forward->after_draw ? take_draw(execution, job, failure)
+                               : unpack_tokens(&job->forward, &forward->tokens, failure);
 }
 
 /* Rows are used where they lie, unless msgpack put them across a value's boundary. */
@@ -205,7 +254,7 @@ static bool get_ready(struct execution *execution, struct job *job, uint32_t row
     bool is_whole = rows == work->n_rows;
     return rows_are_right(execution, forward, work->n_rows, failure) &&
            answer_fits(execution, forward, work->n_rows, failure) &&
-           unpack_tokens(work, &forward->tokens, failure) &&
+           take_tokens(execution, job, failure) &&
            align_rows(work, forward->hidden, bytes_of(description->recipe.boundary), failure) &&
            (is_whole || keep_room(execution, work, forward->output, failure)) &&
            rows_have_room(execution, job, failure);

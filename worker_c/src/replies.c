@@ -3,6 +3,7 @@
 #include "answer.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 _Static_assert(FAILURE_MAX_FIELDS *(SHARD_NAME_SIZE + SHARD_TEXT_SIZE + 16) + SHARD_MESSAGE_SIZE <
                    REPLY_STORAGE,
@@ -24,8 +25,10 @@ void replies_init(struct replies *replies, struct transport *transport, uint32_t
 
 void reply_failure(struct replies *replies, uint64_t id, const struct failure *failure) {
     if (id != 0) {
+        /* A generation that ends by itself is nobody's error. */
+        const bool is_error = strcmp(failure->code, CODE_NO_DRAW) != 0;
         atomic_fetch_add(&replies->n_requests, 1);
-        atomic_fetch_add(&replies->n_errors, 1);
+        atomic_fetch_add(&replies->n_errors, is_error);
     }
     reply_storage storage;
     struct encoder encoder;

@@ -106,7 +106,13 @@ static void read_hidden(struct decode_fields *fields, struct decode_text *hidden
 static void read_rows(struct decode_fields *fields, struct forward_request *forward) {
     const bool has_tokens = decode_find(fields->map, "tokens") != NULL;
     const bool has_hidden = decode_find(fields->map, "hidden") != NULL;
-    if (!has_tokens && !has_hidden) {
+    forward->after_draw = decode_optional_bool(fields, "after_draw", false);
+    if (forward->after_draw && (has_tokens || has_hidden)) {
+        failure_set(fields->failure, CODE_BAD_MESSAGE,
+                    "a forward with 'after_draw' takes the token that was drawn as its row; leave "
+                    "out 'tokens' and 'hidden'");
+    }
+    if (!has_tokens && !has_hidden && !forward->after_draw) {
         failure_set(fields->failure, CODE_BAD_MESSAGE,
                     "a forward needs the key 'tokens' on a first stage, 'hidden' on others");
     }

@@ -59,6 +59,7 @@ struct forward_request {
     uint32_t position;
     struct decode_tokens tokens; /* either of the two may be absent, not both */
     struct decode_text hidden;
+    bool after_draw; /* or both are: its row is the token that the session drew last */
     shard_output output;
 };
 

@@ -10,10 +10,10 @@ struct queue {
     bool is_ready[SCHEDULE_WINDOW]; /* no earlier item names its session; and it may be taken now */
 };
 
-static bool has_earlier(const struct queue *queue, uint32_t index) {
-    uint64_t session = queue->items[index].session;
+static bool has_earlier(const struct schedule_item *items, uint32_t index) {
+    uint64_t session = items[index].session;
     for (uint32_t i = 0; i < index && session != 0; i++) {
-        if (queue->items[i].session == session) {
+        if (items[i].session == session) {
             return true;
         }
     }
@@ -22,7 +22,7 @@ static bool has_earlier(const struct queue *queue, uint32_t index) {
 
 static void find_ready(struct queue *queue) {
     for (uint32_t i = 0; i < queue->n_items; i++) {
-        queue->is_ready[i] = !has_earlier(queue, i);
+        queue->is_ready[i] = !has_earlier(queue->items, i);
     }
 }
 
@@ -125,11 +125,14 @@ static uint32_t fill_step(const struct queue *queue, uint32_t max_batch, uint32_
 }
 
 bool schedule_may_grow(const struct schedule_item *items, uint32_t n_items, uint32_t n_expected) {
-    uint32_t n_single = 0;
-    while (n_single < n_items && items[n_single].rows == 1) {
-        n_single++;
+    uint32_t n_sessions = 0;
+    for (uint32_t i = 0; i < n_items; i++) {
+        if (items[i].rows != 1) {
+            return false;
+        }
+        n_sessions += !has_earlier(items, i);
     }
-    return n_items > 0 && n_single == n_items && n_single < n_expected;
+    return n_items > 0 && n_sessions < n_expected;
 }
 
 uint32_t schedule_next(struct schedule_item *items, uint32_t n_items,

@@ -49,7 +49,7 @@ struct schedule_room {
     uint32_t single_rows; /* of these, single ones where no longer piece is ready; at least 1 */
 };
 
-/* Whether nothing but single rows waits, and fewer than are expected. */
+/* Whether nothing but single rows waits, and of fewer sessions than are expected. */
 bool schedule_may_grow(const struct schedule_item *items, uint32_t n_items, uint32_t n_expected);
 
 /* Fills `picks` with indices of items, at most `n_items`, and returns how many: the pieces of one

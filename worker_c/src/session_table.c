@@ -45,6 +45,16 @@ void session_table_remove(struct session_table *table, shard_session_id slot) {
     table->n_open--;
 }
 
+void session_table_set_draw(struct session_table *table, shard_session_id slot,
+                            struct session_draw draw) {
+    table->slots[slot].draw = draw;
+}
+
+const struct session_draw *session_table_draw(const struct session_table *table,
+                                              shard_session_id slot) {
+    return &table->slots[slot].draw;
+}
+
 void session_table_count_step(struct session_table *table) {
     table->n_steps++;
 }

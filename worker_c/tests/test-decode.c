@@ -224,6 +224,14 @@ static void test_forward_values(void) {
     const float rows[] = {0.0f, 1.0f, -1.0f, 0.5f, 2.0f, 4.0f, -8.0f, 0.25f};
     CHECK_BYTES("rows", forward->hidden.data, forward->hidden.size, rows, sizeof(rows));
 
+    CHECK(!forward->after_draw);
+
+    forward = &request_of("forward_after_draw")->as.forward;
+    CHECK(forward->after_draw);
+    CHECK_INT(forward->tokens.count, 0);
+    CHECK(forward->hidden.data == NULL);
+    CHECK_INT(forward->position, 4);
+
     forward = &request_of("forward_hidden_and_tokens")->as.forward;
     CHECK_INT(forward->tokens.count, 2);
     CHECK_BYTES("rows", forward->hidden.data, forward->hidden.size, rows, sizeof(rows));

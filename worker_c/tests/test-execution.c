@@ -15,7 +15,7 @@
 
 /* ---- the engine ---- */
 
-enum { N_SESSIONS = 4, MAX_BATCH = 6, CHUNK = 4, N_VOCAB = 2 };
+enum { N_SESSIONS = 4, MAX_BATCH = 6, CHUNK = 4, N_VOCAB = 2, TOKEN_THAT_ENDS = 9 };
 
 struct shard_engine {
     bool is_open[N_SESSIONS];
@@ -222,6 +222,14 @@ static void give_logits(shard_step_entry *entry, float *rows) {
     entry->value_bytes = sizeof(float);
 }
 
+/* What follows a token is the next one. */
+static void draw(shard_step_entry *entry) {
+    if (entry->output == SHARD_OUTPUT_TOKEN) {
+        entry->token = entry->tokens[entry->n_rows - 1] + 1;
+        entry->end_of_generation = entry->token == TOKEN_THAT_ENDS;
+    }
+}
+
 /* A hidden row goes out as it came in: two bytes, to which its token is added where there is one.
  */
 static void give_hidden(shard_step_entry *entry, uint16_t *rows) {
@@ -240,6 +248,7 @@ static void compute_entry(shard_engine *engine, shard_step_entry *entry, float *
         give_hidden(entry, (uint16_t *)(void *)rows);
     } else {
         give_logits(entry, rows);
+        draw(entry);
     }
     engine->lengths[entry->session] += entry->n_rows;
     entry->status = SHARD_OK;
@@ -365,6 +374,17 @@ static void post_forward(uint64_t session, uint32_t position, uint32_t n_rows,
                                                           .position = position,
                                                           .tokens = {TOKENS, n_rows, n_rows},
                                                           .output = output}});
+}
+
+static void post_after_draw(uint64_t session, uint32_t position, shard_output output) {
+    post(REQUEST_FORWARD, (struct request){.as.forward = {.session = session,
+                                                          .position = position,
+                                                          .after_draw = true,
+                                                          .output = output}});
+}
+
+static void post_trim(uint64_t session, uint32_t position) {
+    post(REQUEST_TRIM, (struct request){.as.trim = {session, position}});
 }
 
 static void start(shard_status (*fault)(unsigned step)) {
@@ -974,6 +994,94 @@ static void test_cells_of_later_pieces_are_kept(void) {
 
 /* ---- opening ---- */
 
+static void expect_token(uint64_t id, int32_t token, uint32_t length) {
+    expect(id, "result");
+    CHECK_INT(number("token"), token);
+    CHECK_INT(number("length"), length);
+}
+
+/* They came before anybody knew the tokens. */
+static void test_rows_after_a_draw(void) {
+    check_subject("after a draw");
+    start_with_sessions(NULL, 2);
+    post_forward(2, 0, 2, SHARD_OUTPUT_TOKEN);
+    post_forward(1, 0, 5, SHARD_OUTPUT_TOKEN); /* in two pieces */
+    post_after_draw(1, 5, SHARD_OUTPUT_TOKEN);
+    post_after_draw(2, 2, SHARD_OUTPUT_TOKEN);
+    post_after_draw(1, 6, SHARD_OUTPUT_LOGITS);
+    static const int32_t tokens[] = {3, 6, 7, 4};
+    static const uint32_t lengths[] = {2, 5, 6, 3};
+    for (uint64_t done = 0; done < 4; done++) {
+        next_answer();
+        CHECK(text_is("type", "result"));
+        const uint64_t request = number("id") - 4;
+        if (CHECK(request < 4)) {
+            CHECK_INT(number("token"), tokens[request]);
+            CHECK_INT(number("length"), lengths[request]);
+            CHECK(number("queue_us") < 60000000);
+        }
+    }
+    expect(8, "result");
+    const struct decode_value *logits = decode_find(&map, "logits");
+    static const float expected[] = {6, 7};
+    if (CHECK(logits != NULL)) {
+        CHECK_BYTES("the row", logits->data, logits->size, expected, sizeof(expected));
+    }
+    join();
+}
+
+static void test_row_without_a_draw_is_refused(void) {
+    check_subject("no draw");
+    start_with_sessions(NULL, 1);
+    post_after_draw(1, 0, SHARD_OUTPUT_TOKEN);
+    expect_error(3, "no_draw");
+    expect_field("session", "1");
+    expect_field("position", "0");
+    post_forward(1, 0, 3, SHARD_OUTPUT_NONE);
+    expect(4, "result");
+    post_after_draw(1, 3, SHARD_OUTPUT_TOKEN);
+    expect_error(5, "no_draw");
+    post_forward(1, 3, 3, SHARD_OUTPUT_TOKEN);
+    expect_token(6, 4, 6);
+    post_after_draw(1, 7, SHARD_OUTPUT_TOKEN);
+    expect_error(7, "no_draw");
+    expect_field("position", "7");
+    post_trim(1, 6);
+    expect(8, "trimmed");
+    post_after_draw(1, 6, SHARD_OUTPUT_TOKEN);
+    expect_error(9, "no_draw");
+    CHECK_INT(n_steps, 2);
+    join();
+}
+
+static void test_row_after_a_draw_that_ends_is_refused(void) {
+    check_subject("a draw that ends");
+    start_with_sessions(NULL, 1);
+    post_forward(1, 0, TOKEN_THAT_ENDS - 1, SHARD_OUTPUT_TOKEN);
+    expect_token(3, TOKEN_THAT_ENDS, TOKEN_THAT_ENDS - 1);
+    post_after_draw(1, TOKEN_THAT_ENDS - 1, SHARD_OUTPUT_TOKEN);
+    expect_error(4, "no_draw");
+    CHECK_INT(n_steps, 2);
+    join();
+}
+
+/* The session is as it was before the request, what it drew included. */
+static void test_draw_outlives_a_forward_that_was_cancelled(void) {
+    check_subject("a draw and a cancel");
+    start_with_sessions(second_waits, 1);
+    post_forward(1, 0, 2, SHARD_OUTPUT_TOKEN);
+    expect_token(3, 3, 2);
+    post_after_draw(1, 2, SHARD_OUTPUT_TOKEN);
+    wait_for_step();
+    post_after_draw(1, 3, SHARD_OUTPUT_TOKEN);
+    cancel(4);
+    expect_error(4, "cancelled");
+    expect_error(5, "no_draw");
+    post_after_draw(1, 2, SHARD_OUTPUT_TOKEN);
+    expect_token(6, 4, 3);
+    join();
+}
+
 static void test_sampling_reaches_the_engine(void) {
     check_subject("sampling");
     start(NULL);
@@ -1136,6 +1244,10 @@ int main(void) {
     test_rows_that_are_wrong_are_refused();
     test_forward_that_would_not_fit_is_refused_before_its_first_piece();
     test_cells_of_later_pieces_are_kept();
+    test_rows_after_a_draw();
+    test_row_without_a_draw_is_refused();
+    test_row_after_a_draw_that_ends_is_refused();
+    test_draw_outlives_a_forward_that_was_cancelled();
     test_sampling_reaches_the_engine();
     test_grammar_reaches_the_engine_as_a_string();
     test_fork_begins_with_the_rows_of_its_source();

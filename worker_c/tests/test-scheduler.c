@@ -179,6 +179,9 @@ static void test_step_of_fewer_single_rows_than_expected_may_grow(void) {
     CHECK(!schedule_may_grow(items, 1, 1));
     CHECK(schedule_may_grow(items, 2, 3));
     CHECK(!schedule_may_grow(items, 2, 2));
+    const struct schedule_item ahead[] = {{1, 1, 0}, {2, 1, 0}, {1, 1, 0}};
+    CHECK(schedule_may_grow(ahead, 3, 3)); /* a session's second row goes into no step yet */
+    CHECK(!schedule_may_grow(ahead, 3, 2));
     CHECK(!schedule_may_grow(items, 3, 8));     /* a longer piece is enough to do */
     CHECK(!schedule_may_grow(items + 2, 1, 8)); /* likewise */
     CHECK(!schedule_may_grow(others, 2, 8));    /* and another request waits for nobody */

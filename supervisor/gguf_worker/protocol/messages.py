@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
 from gguf_worker._schema import (
     FLOAT32_MAX,
@@ -545,7 +545,8 @@ class Forward(Request):
     """Asks to compute rows of one session, from `position` on.
 
     The first stage takes `tokens`. Others take `hidden` (in the recipe's boundary dtype) and may be given the
-    tokens that the rows stand for, one each, which penalties and grammars of the last stage look at.
+    tokens that the rows stand for, one each, which penalties and grammars of the last stage look at. With
+    `after_draw` a stage that takes tokens and draws them takes the one that the session drew last.
     """
 
     type: ClassVar[str] = "forward"
@@ -555,12 +556,16 @@ class Forward(Request):
     output: Output
     tokens: tuple[Token, ...] | None = None
     hidden: Rows | None = None
+    after_draw: bool | None = None
 
     def __post_init__(self) -> None:
-        given = [rows for rows in (self.tokens, self.hidden) if rows is not None]
-        if not given:
+        tokens, hidden = self.tokens, self.hidden
+        has_rows = tokens is not None or hidden is not None
+        if self.after_draw and has_rows:
+            raise SchemaError("'after_draw' takes the place of 'tokens' and 'hidden'")
+        if not has_rows and not self.after_draw:
             raise SchemaError("'tokens' or 'hidden' must be there")
-        if not all(len(rows) for rows in given):
+        if (tokens is not None and not len(tokens)) or (hidden is not None and not len(hidden)):
             raise SchemaError("there must be at least one row")
 
 
@@ -604,11 +609,12 @@ class Result(Answer):
     """The most likely tokens, best first, where the session's sampling asks for them."""
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPE_BYTES:
+        value_bytes = DTYPE_BYTES.get(self.dtype)
+        if value_bytes is None:
             raise SchemaError(f"dtype {self.dtype!r} is none of {', '.join(DTYPE_BYTES)}")
         values = self.values
         present = 0 if values is None else len(values)
-        if present != DTYPE_BYTES[self.dtype] * self.rows * self.columns:
+        if present != value_bytes * self.rows * self.columns:
             raise SchemaError(f"{self.rows} x {self.columns} {self.dtype} values in {present} bytes")
         key = _KEY_OF_ROWS.get(self.output)
         if key is not None and getattr(self, key) is None:
@@ -761,8 +767,7 @@ TO_WORKER: ByType = _by_type(*ANSWER_OF)
 TO_HOST: ByType = _by_type(Hello, Progress, Error, *ANSWER_OF.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Envelope:
+class Envelope(NamedTuple):
     """A message and the id it travels with; None where it speaks of the whole connection."""
 
     id: int | None
@@ -772,7 +777,8 @@ class Envelope:
 def decode_message(values: Mapping[str, object], known: ByType) -> Envelope:
     """The message that a body holds; raises RemoteProtocolError (code `bad_message`) where it is not
     valid."""
-    cls = known.get(_type_of(values))
+    name = values.get("type")
+    cls = known.get(name if type(name) is str else _type_of(values))
     if cls is None:
         raise _bad_message(f"message of unknown type {values.get('type')!r}")
     request_id = values.get("id")
@@ -781,7 +787,7 @@ def decode_message(values: Mapping[str, object], known: ByType) -> Envelope:
     if request_id is None and cls not in WITHOUT_ID:
         raise _bad_message(f"{cls.type!r} has no id")
     try:
-        return Envelope(id=request_id, message=cls.from_map(values))
+        return Envelope(request_id, cls.from_map(values))
     except SchemaError as error:
         raise _bad_message(f"{cls.type!r}: {error}") from error
 
@@ -791,7 +797,7 @@ def encode_message(message: Message, request_id: int | None) -> tuple[dict[str, 
     values: dict[str, object] = {"type": message.type}
     if request_id is not None or isinstance(message, Error):
         values["id"] = request_id
-    values.update(message.to_map())
+    message.write_into(values)
     large = values.pop(message.large_key, None) if message.large_key else None
     if large is not None and not isinstance(large, (bytes, bytearray, memoryview)):
         raise LocalProtocolError(
