@@ -85,6 +85,8 @@ class StandInStage:
         self.sessions: list[StandInSession] = []
         self.pieces: list[tuple[int, int, Output]] = []
         """Start, rows and output of each forward."""
+        self.begun: list[tuple[int, Output]] = []
+        """Rows that were told to be asked for next."""
         self.ends: list[tuple[str, str]] = []
         """How sessions were ended: by close or cancel, and the reason."""
         self.works: list[Work | None] = []
@@ -162,8 +164,14 @@ class StandInSession:
         stage.sessions.append(self)
 
     async def forward_piece(
-        self, *, tokens: Sequence[int] | None = None, hidden: Buffer | None = None, output: Output | str
+        self,
+        *,
+        tokens: Sequence[int] | None = None,
+        hidden: Buffer | None = None,
+        output: Output | str,
+        more: bool = False,
     ) -> Result:
+        del more
         if self._uncertain:
             await self.trim(self.position)
         self._uncertain = True
@@ -172,6 +180,9 @@ class StandInSession:
         self._uncertain = False
         self.position = result.length
         return result
+
+    def begin(self, token: int, output: Output) -> None:
+        self.stage.begun.append((token, output))
 
     def _forward(self, tokens: Sequence[int] | None, hidden: Buffer | None, output: Output) -> Result:
         given = [bytes([token]) for token in tokens or ()]

@@ -14,7 +14,9 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeAlias
+
+from gguf_worker._schema_code import MISSING, PLAIN, Code, KeyCode, code_of
 
 if TYPE_CHECKING:
     View: TypeAlias = memoryview[Any]
@@ -95,77 +97,116 @@ class WireMap:
     @classmethod
     def from_map(cls, values: Mapping[str, object]) -> Self:
         """Reads the declared keys of `values`; raises SchemaError where one is missing or wrong."""
-        arguments: dict[str, Any] = {}
-        keys = _keys_of(cls)
-        if cls.is_closed and (unknown := values.keys() - {name for name, _, _ in keys}):
+        if cls.is_closed and (unknown := values.keys() - {key.name for key in _keys_of(cls)}):
             raise SchemaError(f"unknown key {min(unknown)!r}")
-        for name, is_required, read in keys:
-            if name in values:
-                try:
-                    arguments[name] = read(values[name])
-                except SchemaError as error:
-                    raise _of_key(name, error) from None
-            elif is_required:
-                raise SchemaError(f"key {name!r} is missing")
-        return cls(**arguments)
+        instance: Self = _codes[cls].read(values)
+        return instance
 
     def to_map(self) -> dict[str, object]:
         """The declared keys in order; an optional key that holds None is left out."""
-        written: dict[str, object] = {}
-        for name, is_required, _ in _keys_of(type(self)):
-            value = getattr(self, name)
-            if value is not None or is_required:
-                written[name] = value if type(value) in _AS_IT_IS else _write(value)
-        return written
+        return self.write_into({})
+
+    def write_into(self, written: dict[str, object]) -> dict[str, object]:
+        """Adds the keys of `to_map` to a map, and gives that back."""
+        return _codes[type(self)].write(self, written)
 
     def settle(self) -> None:
         """Holds a map that was made by hand to the rules of one that came off the wire, and rounds its
         numbers as that would. To be called by `__post_init__`; raises SchemaError."""
-        for name, _, read in _keys_of(type(self)):
-            try:
-                object.__setattr__(self, name, read(getattr(self, name)))
-            except SchemaError as error:
-                raise _of_key(name, error) from None
+        for key in _keys_of(type(self)):
+            object.__setattr__(self, key.name, key.read(getattr(self, key.name)))
 
 
-class _Key(NamedTuple):
-    name: str
-    is_required: bool
-    read: Read
+_known: dict[type[WireMap], tuple[KeyCode, ...]] = {}
 
 
-_known: dict[type[WireMap], tuple[_Key, ...]] = {}
-
-
-def _keys_of(cls: type[WireMap]) -> tuple[_Key, ...]:
+def _keys_of(cls: type[WireMap]) -> tuple[KeyCode, ...]:
     keys = _known.get(cls)
     if keys is None:
         hints = typing.get_type_hints(cls, include_extras=True)
         keys = _known[cls] = tuple(
-            _Key(name=field.name, is_required=_is_required(field), read=_reader_of(hints[field.name]))
-            for field in dataclasses.fields(typing.cast(Any, cls))
+            _key_of(field, hints[field.name]) for field in dataclasses.fields(typing.cast(Any, cls))
         )
     return keys
 
 
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+def _key_of(field: dataclasses.Field[Any], hint: Any) -> KeyCode:
+    has_default = field.default is not dataclasses.MISSING
+    has_factory = field.default_factory is not dataclasses.MISSING
+    return KeyCode(
+        name=field.name,
+        default=field.default if has_default else MISSING,
+        is_required=not has_default and not has_factory,
+        usual=_usual_of(hint),
+        members=_members_of(hint),
+        read=_key_reader(field, _reader_of(hint)),
+    )
 
 
-def _of_key(name: str, error: SchemaError) -> SchemaError:
-    return SchemaError(f"key {name!r}: {error}")
+def _members_of(hint: Any) -> Mapping[str, StrEnum]:
+    is_enum = isinstance(hint, type) and issubclass(hint, StrEnum)
+    return {member.value: member for member in hint} if is_enum else {}
 
 
-_AS_IT_IS = frozenset({int, float, bool, bytes, str, type(None)})
-"""Types that msgpack takes; the usual ones, to be told apart from the others at once."""
+def _key_reader(field: dataclasses.Field[Any], read: Read) -> Read:
+    """Also of what is not there; its errors name the key."""
+
+    def read_key(value: object) -> Any:
+        if value is MISSING:
+            if field.default_factory is dataclasses.MISSING:
+                raise SchemaError(f"key {field.name!r} is missing")
+            return field.default_factory()
+        try:
+            return read(value)
+        except SchemaError as error:
+            raise SchemaError(f"key {field.name!r}: {error}") from None
+
+    return read_key
+
+
+class _Codes(dict[type[WireMap], Code]):
+    """Of the classes that were read or written so far."""
+
+    def __missing__(self, cls: type[WireMap]) -> Code:
+        code = self[cls] = code_of(cls, _keys_of(cls), _write)
+        return code
+
+
+_codes = _Codes()
 
 
 def _write(value: object) -> object:
-    if isinstance(value, WireMap):
-        return value.to_map()
+    if isinstance(value, StrEnum):
+        return value._value_  # `value` is a property, and costs as much as all the rest
     if isinstance(value, tuple):
-        return [_write(item) for item in value]
-    return value.value if isinstance(value, StrEnum) else value
+        return [item if type(item) in PLAIN else _write(item) for item in value]
+    return value.to_map() if isinstance(value, WireMap) else value
+
+
+# ---- what is usual: one condition per kind of annotation ----------------------------------------
+
+
+_SMALL = 2**30 - 1
+"""Up to here Python compares two numbers at once."""
+
+
+def _usual_of(hint: Any) -> str:
+    """A condition under which the hint's reader would give `value` back as it is. What is rare is left to the
+    reader altogether."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        mark = arguments[1]
+        if isinstance(mark, Range):
+            low, high = max(mark.low, -_SMALL), min(mark.high, _SMALL)
+            return f"type(value) is int and {low} <= value <= {high}"
+        return "type(value) is bytes" if isinstance(mark, RowBytes) else "False"
+    if origin in (types.UnionType, typing.Union):
+        return f"value is None or {_usual_of(_not_none(arguments))}"
+    return f"type(value) is {hint.__name__}" if hint in _PLAIN else "False"
+
+
+def _not_none(parts: tuple[Any, ...]) -> Any:
+    return next(part for part in parts if part is not types.NoneType)
 
 
 # ---- readers: one per kind of annotation --------------------------------------------------------
@@ -176,7 +217,7 @@ def _reader_of(hint: Any) -> Read:
     if origin is Annotated:
         return _annotated_reader(arguments[1])
     if origin in (types.UnionType, typing.Union):
-        return _optional_reader(_reader_of(next(part for part in arguments if part is not types.NoneType)))
+        return _optional_reader(_reader_of(_not_none(arguments)))
     if origin is tuple:
         return _tuple_reader(arguments)
     if origin is dict:
@@ -281,12 +322,13 @@ def _nested_reader(cls: type[WireMap]) -> Read:
 
 
 def _enum_reader(cls: type[StrEnum]) -> Read:
+    members = _members_of(cls)
+
     def read(value: object) -> StrEnum:
-        text = as_text(value)
-        try:
-            return cls(text)
-        except ValueError:
-            raise SchemaError(f"{text!r} is none of {', '.join(cls)}") from None
+        member = members.get(as_text(value))
+        if member is None:
+            raise SchemaError(f"{as_text(value)!r} is none of {', '.join(cls)}")
+        return member
 
     return read
 

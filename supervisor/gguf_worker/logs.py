@@ -38,9 +38,8 @@ _PLAIN = {
 _bound: ContextVar[Mapping[str, object]] = ContextVar("gguf_worker_log_ids", default=MappingProxyType({}))
 
 
-def bound_ids() -> Mapping[str, object]:
-    """The ids that are bound here."""
-    return _bound.get()
+bound_ids: Callable[[], Mapping[str, object]] = _bound.get
+"""The ids that are bound here."""
 
 
 class bound:

@@ -35,6 +35,8 @@ class Run:
     start: int
     """Its first row; pieces before it are only there to be computed again."""
     output: Output
+    more: bool
+    """Whether the token that it draws will be the next row."""
     results: dict[int, Result] = field(default_factory=dict)
     """By the first row of a piece."""
 
@@ -51,8 +53,9 @@ class Run:
 
     def result(self) -> Result:
         """All of it as one."""
-        results = [self.results[start] for start in sorted(self.results)]
-        return results[0] if len(results) == 1 else join_results(results)
+        if len(self.results) == 1:
+            return next(iter(self.results.values()))
+        return join_results([self.results[start] for start in sorted(self.results)])
 
 
 class SessionChain:
@@ -168,17 +171,16 @@ class SessionChain:
 
     # ---- what it does ----
 
-    async def forward(self, tokens: Sequence[int], output: Output | str) -> Result:
-        """Appends tokens and gives what `output` names, from the last stage."""
-        run = Run(start=self.position, output=Output(output))
-        most = self._most_rows(run.output) if len(tokens) > 1 else 1
+    async def forward(self, tokens: Sequence[int], output: Output | str, *, more: bool = False) -> Result:
+        """Appends tokens and gives what `output` names, from the last stage. With `more`, the token that it
+        draws will be the next row: the first stage does not wait to be asked for it."""
+        output = output if type(output) is Output else Output(output)
+        run = Run(start=self._history.position, output=output, more=more)
         try:
-            pieces = [
-                self._history.add(tokens[start : start + most])
-                for start in range(0, max(1, len(tokens)), most)
-            ]
+            piece = self._add(tokens, run.output)
             with before_deadline(self._work):
-                await self._compute(pieces, run)
+                if piece is None or not await self._straight(piece, run):
+                    await self._level(run)
         except BaseException:
             self._forget(run.start)
             raise
@@ -191,7 +193,7 @@ class SessionChain:
         self._check_inside(position, "forked at")
         with before_deadline(self._work):
             while True:
-                await self._level(Run(start=self.position, output=Output.NONE))
+                await self._level(Run(start=self.position, output=Output.NONE, more=False))
                 try:
                     return await self._fork(position, sampling)
                 except StageLost:
@@ -246,17 +248,26 @@ class SessionChain:
         hidden = (stage.max_rows(Output.HIDDEN) for stage in others)
         return min(others[0].prefill_chunk, last.max_rows(output), *hidden)
 
-    async def _compute(self, pieces: Sequence[Piece], run: Run) -> None:
-        """Brings every stage to the end of the history."""
-        if len(pieces) == 1 and self._is_level(run.start):
-            with suppress(StageLost):  # what is missing then is found, and brought back, below
-                await self._straight(run)
-        await self._level(run)
+    def _add(self, tokens: Sequence[int], output: Output) -> Piece | None:
+        """Adds them to the history, in pieces; gives the piece where it is one."""
+        most = self._most_rows(output) if len(tokens) > 1 else 1
+        if len(tokens) <= most:
+            return self._history.add(tokens)
+        for start in range(0, len(tokens), most):
+            self._history.add(tokens[start : start + most])
+        return None
 
-    async def _straight(self, run: Run) -> None:
-        """One piece through one stage after the other: a decode step waits for nothing else."""
-        for index in range(len(self._links)):
-            await self._advance(index, run)
+    async def _straight(self, piece: Piece, run: Run) -> bool:
+        """One piece through one stage after the other: a decode step waits for nothing else. False where a
+        stage is not at the piece, or is lost: `_level` finds what is missing then, and brings it back."""
+        if not self._is_level(piece.start):
+            return False
+        try:
+            for index in range(len(self._links)):
+                self._take(index, piece, run, await self._give(index, piece, run))
+        except StageLost:
+            return False
+        return True
 
     async def _level(self, run: Run) -> None:
         """Every stage computes what it lacks, at the same time."""
@@ -267,7 +278,10 @@ class SessionChain:
                 tasks.start_soon(self._keep_up, index, run)
 
     def _is_level(self, position: int) -> bool:
-        return all(link.is_filled and link.position == position for link in self._links)
+        for link in self._links:  # noqa: SIM110 - a generator costs several times as much, for each token
+            if link.position != position or not link.is_filled:
+                return False
+        return True
 
     async def _keep_up(self, index: int, run: Run) -> None:
         """Moves one stage until all of them hold the whole sequence: until then the stage behind it may be
@@ -282,8 +296,9 @@ class SessionChain:
                 with suppress(StageLost):  # the link knows, and is filled again next
                     await link.rewind()
             elif self._may_advance(index):
+                piece = self._history.at(link.position)
                 with suppress(StageLost):
-                    await self._advance(index, run)
+                    self._take(index, piece, run, await self._give(index, piece, run))
             else:
                 await moved.wait()
                 continue
@@ -315,18 +330,22 @@ class SessionChain:
         ahead = piece.start - self._links[index + 1].position
         return ahead > CHUNKS_AHEAD * self._links[0].stage.prefill_chunk
 
-    async def _advance(self, index: int, run: Run) -> None:
+    def _give(self, index: int, piece: Piece, run: Run) -> Coroutine[Any, Any, Result]:
         """One stage computes its next piece."""
-        link = self._links[index]
-        piece = self._history.at(link.position)
         is_last = index + 1 == len(self._links)
         hidden = self._rows[index - 1].get(piece) if index else None
         output = run.wanted(piece, self.position) if is_last else self._boundary_output(index, piece)
-        result = await link.compute(piece, hidden, output, is_last=is_last)
+        more = run.more and len(self._links) == 1 and piece.end == self.position
+        return self._links[index].compute(piece, hidden, output, is_last=is_last, more=more)
+
+    def _take(self, index: int, piece: Piece, run: Run, result: Result) -> None:
+        """What it gave goes to whoever wants it."""
         if index:
             self._rows[index - 1].consumed(piece)
-        if is_last:
+        if index + 1 == len(self._links):
             run.take(piece, result)
+            if run.more and index and piece.end == self.position and not result.end_of_generation:
+                self._links[0].begin(result.token)
         elif result.hidden is not None:
             self._keep(index, piece, result)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 import anyio
 
@@ -11,18 +10,32 @@ from gguf_worker.errors import RequestTimeout
 from gguf_worker.work import Work
 
 
-@contextmanager
-def before_deadline(work: Work | None) -> Iterator[None]:
-    """Ends what is inside at the deadline of the work: RequestTimeout, code `deadline`."""
-    remaining_s = None if work is None else work.remaining_s()
-    if work is None or remaining_s is None:
-        yield
-        return
-    with anyio.move_on_after(remaining_s) as scope:
-        yield
-    if scope.cancelled_caught:
-        raise RequestTimeout(
-            "the deadline of the request has passed; ask for less or give it more time",
-            code="deadline",
-            fields={"request_id": work.request_id, "work_id": work.work_id},
-        )
+class before_deadline:
+    """Ends what is inside at the deadline of the work: RequestTimeout, code `deadline`.
+
+    A context manager, and a plain class because each token enters one.
+    """
+
+    __slots__ = ("_scope", "_work")
+
+    def __init__(self, work: Work | None) -> None:
+        self._work = work
+
+    def __enter__(self) -> None:
+        remaining_s = None if self._work is None else self._work.remaining_s()
+        self._scope = None if remaining_s is None else anyio.move_on_after(remaining_s).__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        scope, work = self._scope, self._work
+        if scope is None or work is None:
+            return None
+        is_taken = scope.__exit__(kind, error, trace)
+        if scope.cancelled_caught:
+            raise RequestTimeout(
+                "the deadline of the request has passed; ask for less or give it more time",
+                code="deadline",
+                fields={"request_id": work.request_id, "work_id": work.work_id},
+            )
+        return is_taken

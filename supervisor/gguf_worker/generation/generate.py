@@ -85,6 +85,8 @@ class Generation:
         """What it did and how long that took, so far; whole once it has ended."""
         self._open_chain = open_chain
         self._max_tokens = max_tokens
+        self._busy_us = 0
+        """What the stages took, by the last token."""
         self._steps = self._run()
 
     def __aiter__(self) -> AsyncIterator[Step]:
@@ -132,19 +134,28 @@ class Generation:
 
     async def _prefill(self, chain: SessionChain) -> Result:
         started = time.perf_counter()
-        result = await chain.forward(self.prompt, Output.TOKEN)
+        result = await chain.forward(self.prompt, Output.TOKEN, more=self._may_go_on(chain, len(self.prompt)))
+        self._busy_us = _busy_us(chain)
         self.timings.prefill_s = time.perf_counter() - started
         self.timings.prefill_tokens = len(self.prompt)
         self.record.time_to_first_token_us = _us_since(started)
         return result
 
     async def _decode(self, chain: SessionChain, token: int) -> Result:
-        started = time.perf_counter()
-        result = await chain.forward([token], Output.TOKEN)
-        self.timings.decode_s += time.perf_counter() - started
+        started, busy_us = time.perf_counter(), self._busy_us
+        result = await chain.forward([token], Output.TOKEN, more=self._may_go_on(chain, 1))
+        self._busy_us = _busy_us(chain)
+        # A stage that went on by itself was at it already when this began to wait.
+        took_us = max(_us_since(started), self._busy_us - busy_us)
+        self.timings.decode_s += took_us / 1e6
         self.timings.decode_tokens += 1
-        self.record.token_us.append(_us_since(started))
+        self.record.token_us.append(took_us)
         return result
+
+    def _may_go_on(self, chain: SessionChain, n_rows: int) -> bool:
+        """Whether the token that is drawn behind so many rows will be a row itself, if nothing ends it."""
+        n_drawn = len(self.tokens) + 1
+        return n_drawn < self._max_tokens and chain.position + n_rows < chain.n_ctx
 
     def _step(self, result: Result, chain: SessionChain) -> Step:
         self.tokens.append(result.token)
@@ -190,6 +201,11 @@ class Generation:
                 await chain.cancel(self.finish_reason)
             else:
                 await chain.close(self.finish_reason)
+
+
+def _busy_us(chain: SessionChain) -> int:
+    """What its stages say that they took, so far."""
+    return sum(record.queue_us + record.compute_us for record in chain.records)
 
 
 def _us_since(started: float) -> int:

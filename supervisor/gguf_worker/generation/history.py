@@ -52,9 +52,9 @@ class History:
 
     def add(self, tokens: Sequence[int]) -> Piece:
         """A new piece at the end."""
-        piece = Piece(start=self.position, tokens=tuple(tokens), kept=len(tokens))
-        self._pieces[piece.start] = piece
-        self.position = piece.end
+        start, count = self.position, len(tokens)
+        piece = self._pieces[start] = Piece(start=start, tokens=tuple(tokens), kept=count)
+        self.position = start + count
         return piece
 
     def trim(self, position: int) -> None:

@@ -167,20 +167,36 @@ class Link:
 
     # ---- moving it ----
 
-    async def compute(self, piece: Piece, hidden: Buffer | None, output: Output, *, is_last: bool) -> Result:
+    async def compute(
+        self, piece: Piece, hidden: Buffer | None, output: Output, *, is_last: bool, more: bool
+    ) -> Result:
         """Appends a piece. A stage that is not the last draws nothing, and so has no use for tokens beside
         hidden rows."""
         tokens = piece.tokens if hidden is None or is_last else None
-        with self._noticing_loss():
-            await self._forget_rest()
+        session = self.session
+        try:
+            if session.position > self.position:
+                await session.trim(self.position)
             started = time.perf_counter()
-            result = await self.session.forward_piece(tokens=tokens, hidden=hidden, output=output)
-            self._count(piece, result, time.perf_counter() - started)
-            self.record.bytes_out += (4 * len(tokens) if tokens else 0) + (len(hidden) if hidden else 0)
-        self.position = piece.end
-        self._reached = max(self._reached, piece.end)
-        self._look_if_caught_up()
+            result = await session.forward_piece(tokens=tokens, hidden=hidden, output=output, more=more)
+        except StageLost as error:
+            self._lose(error)
+            raise
+        self._count(piece, result, time.perf_counter() - started)
+        self.record.bytes_out += (4 * len(tokens) if tokens else 0) + (len(hidden) if hidden else 0)
+        end = self.position = piece.end
+        if end > self._reached:
+            self._reached = end
+        if self._lost_at is not None:
+            self._look_if_caught_up()
         return result
+
+    def begin(self, token: int) -> None:
+        """A row that will be computed next, if nothing ends the sequence: the stage need not wait for whoever
+        reads the last one. One that could not forget it again waits."""
+        is_level = self.is_filled and not self.must_rewind and self.session.position == self.position
+        if is_level and self.stage.can_trim:
+            self.session.begin(token, Output.HIDDEN)
 
     async def rewind(self) -> None:
         """Forgets everything; the history stays what it was."""
@@ -235,10 +251,12 @@ class Link:
         record, rows = self.record, len(piece.tokens)
         record.forwards += 1
         record.rows += rows
-        record.rows_replayed += max(0, min(rows, self._reached - piece.start))
+        if self._reached > piece.start:
+            record.rows_replayed += min(rows, self._reached - piece.start)
         record.queue_us += result.queue_us
         record.compute_us += result.compute_us
-        record.hop_us += max(0, round(elapsed_s * 1e6) - result.queue_us - result.compute_us)
+        hop_us = round(elapsed_s * 1e6) - result.queue_us - result.compute_us
+        record.hop_us += hop_us if hop_us > 0 else 0
         record.batch_rows += result.batch_rows
         record.bytes_in += len(result.values or b"")
 

@@ -47,7 +47,7 @@ class GenerationRecord:
     time_to_first_token_us: int | None = None
     """From the begin of the prefill."""
     token_us: list[int] = field(default_factory=list)
-    """Of each token after the first: since the one before it."""
+    """Of each token after the first: what it took, without what its reader took with the one before."""
     total_us: int = 0
     finish_reason: str = ""
     """stop, length, cancelled, deadline, error."""

@@ -28,9 +28,19 @@ class StageSession(Protocol):
         """Rows that the session holds."""
 
     async def forward_piece(
-        self, *, tokens: Sequence[int] | None = None, hidden: Buffer | None = None, output: Output | str
+        self,
+        *,
+        tokens: Sequence[int] | None = None,
+        hidden: Buffer | None = None,
+        output: Output | str,
+        more: bool = False,
     ) -> Result:
-        """Appends rows in one request, as they are: at most `Stage.max_rows(output)`."""
+        """Appends rows in one request, as they are: at most `Stage.max_rows(output)`. With `more`, the token
+        that it draws will be the next row: a stage may compute that one before it is asked to."""
+
+    def begin(self, token: int, output: Output) -> None:
+        """A row that `forward_piece` will ask for next, if nothing ends the sequence: a stage may compute it
+        now. Does not wait, and raises nothing."""
 
     async def trim(self, position: int) -> int:
         """Forgets every row from `position` on; gives the KV cells that became free."""

@@ -93,8 +93,14 @@ class RemoteSession:
         return self._link.telemetry
 
     async def forward_piece(
-        self, *, tokens: Sequence[int] | None = None, hidden: Buffer | None = None, output: Output | str
+        self,
+        *,
+        tokens: Sequence[int] | None = None,
+        hidden: Buffer | None = None,
+        output: Output | str,
+        more: bool = False,
     ) -> Result:
+        del more  # a node computes, and bills, what it was asked for
         output = Output(output)
         request = _forward(self._position, tokens, output)
         self._check_open()
@@ -114,6 +120,9 @@ class RemoteSession:
         self._position = result.length
         self.last_node_us = answer.message.result.node_us
         return result
+
+    def begin(self, token: int, output: Output) -> None:
+        """Nothing: a node computes, and bills, what it was asked for."""
 
     async def trim(self, position: int) -> int:
         self._check_open()

@@ -75,6 +75,14 @@ class Ticket:
         self.remaining = deque(memoryview(bytes(part)) for part in self.remaining)
 
 
+def _queued(buffers: Sequence[Buffer]) -> Ticket:
+    return Ticket(deque(memoryview(buffer) for buffer in buffers))
+
+
+_WRITTEN = Ticket(deque(), started=True)
+"""Of every frame that went at once."""
+
+
 @dataclass(slots=True, kw_only=True)
 class FrameWriter:
     """Writes whole frames in the order in which they were posted.
@@ -93,13 +101,15 @@ class FrameWriter:
 
     def post(self, buffers: Sequence[Buffer]) -> Ticket:
         """Sends one frame; a frame for a worker that is gone is dropped, its death tells the sender."""
-        ticket = Ticket(deque(memoryview(buffer) for buffer in buffers))
         if self._broken or not self.descriptor.is_open:
-            return ticket
-        self._queue.append(ticket)
-        if len(self._queue) == 1:
-            self._write_some()
-        if self._queue:
+            return _queued(buffers)
+        count = 0 if self._queue else self._write(buffers)
+        if count == sum(map(len, buffers)):
+            return _WRITTEN  # as almost always
+        ticket = _queued(buffers)
+        if not self._broken:
+            self._queue.append(ticket)
+            self._advance(ticket, count)
             self._wanted.set()
         return ticket
 
@@ -131,18 +141,28 @@ class FrameWriter:
 
     def _write_some(self) -> None:
         """Writes until the pipe is full or nothing is left."""
+        while self._queue and self.descriptor.is_open:
+            ticket = self._queue[0]
+            count = self._write(ticket.remaining)
+            if not count:
+                return
+            self._advance(ticket, count)
+
+    def _write(self, buffers: Sequence[Buffer]) -> int:
+        """Writes once; gives how much went."""
         try:
-            while self._queue and self.descriptor.is_open:
-                self._advance(self._queue[0], os.writev(self.descriptor.number, self._queue[0].remaining))
+            return os.writev(self.descriptor.number, buffers)
         except BlockingIOError:
-            return
+            return 0
         except (BrokenPipeError, ConnectionResetError):
             self._broken = True
             self._queue.clear()
             self.on_broken()
+            return 0
 
     def _advance(self, ticket: Ticket, count: int) -> None:
-        ticket.started = True
+        """`count` bytes of the first frame in the queue are written."""
+        ticket.started = ticket.started or count > 0
         while count:
             part = ticket.remaining[0]
             if count < len(part):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from gguf_worker._schema import Buffer
 from gguf_worker.errors import LocalProtocolError, RemoteProtocolError, RequestError, VersionMismatch
@@ -31,6 +31,7 @@ from gguf_worker.protocol.messages import (
     Envelope,
     Error,
     Hello,
+    Message,
     Progress,
     Request,
     Shutdown,
@@ -47,6 +48,11 @@ class ConnectionState(Enum):
     STOPPING = auto()  # shutdown was sent; answers still come, requests are no longer taken
     CLOSED = auto()  # bye, a refusal or the end of the stream was seen
     BROKEN = auto()  # the worker broke the protocol
+
+
+_OPEN = ConnectionState.OPEN
+_ANSWERING = (ConnectionState.OPEN, ConnectionState.STOPPING)
+"""Where answers may come."""
 
 
 class Signal(Enum):
@@ -108,8 +114,7 @@ class ProgressReceived:
     progress: Progress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class Resolved(NamedTuple):
     """A request has its one outcome."""
 
     id: int
@@ -121,14 +126,7 @@ class Resolved:
 Event: TypeAlias = HelloReceived | Refused | ByeReceived | ProgressReceived | Resolved
 
 
-@dataclass(slots=True)
-class _InFlight:
-    request: Request
-    abandoned: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A request on its way: write `buffers` in order."""
 
     id: int
@@ -146,7 +144,8 @@ class HostConnection:
     hello: Hello | None = field(default=None, init=False)
     decoder: FrameDecoder = field(init=False)
     _encoder: FrameEncoder = field(init=False)
-    _in_flight: dict[int, _InFlight] = field(default_factory=dict, init=False)
+    _in_flight: dict[int, Request] = field(default_factory=dict, init=False)
+    _abandoned: set[int] = field(default_factory=set, init=False)
     _last_id: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -157,7 +156,7 @@ class HostConnection:
 
     def send(self, request: Request) -> Outgoing:
         """Registers a request and gives what to write for it."""
-        if self.state is not ConnectionState.OPEN:
+        if self.state is not _OPEN:
             raise LocalProtocolError(
                 f"{request.type!r} cannot be sent while the connection is {self.state.name}"
             )
@@ -171,29 +170,30 @@ class HostConnection:
         values, large = encode_message(request, request_id)
         buffers = self._encoder.encode(values, large_key=request.large_key, large=large)
         self._last_id = request_id
-        self._in_flight[request_id] = _InFlight(request)
+        self._in_flight[request_id] = request
         if isinstance(request, Shutdown):
             self._move(Signal.SHUTDOWN_SENT)
-        return Outgoing(id=request_id, buffers=buffers)
+        return Outgoing(request_id, buffers)
 
     def abandon(self, request_id: int) -> None:
         """Nobody waits for this request any more; its answer will be marked so."""
         if request_id in self._in_flight:
-            self._in_flight[request_id].abandoned = True
+            self._abandoned.add(request_id)
 
     def forget(self, request_id: int) -> None:
         """This request was never written, so no answer will come."""
         self._in_flight.pop(request_id, None)
+        self._abandoned.discard(request_id)
 
     @property
     def in_flight(self) -> dict[int, str]:
         """The ids and types of unanswered requests that somebody waits for."""
-        return {i: entry.request.type for i, entry in self._in_flight.items() if not entry.abandoned}
+        return {i: request.type for i, request in self._in_flight.items() if i not in self._abandoned}
 
     @property
     def owed(self) -> dict[int, Request]:
         """Every request that has no answer yet, also those that nobody waits for."""
-        return {i: entry.request for i, entry in self._in_flight.items()}
+        return dict(self._in_flight)
 
     # ---- in ----
 
@@ -219,26 +219,30 @@ class HostConnection:
         self._move(Signal.END_OF_STREAM)
 
     def _handle(self, envelope: Envelope, version: int) -> Event:
-        message = envelope.message
-        if isinstance(message, Hello):
-            return self._handle_hello(message, version)
-        if isinstance(message, Error) and envelope.id is None:
-            self._move(Signal.REFUSAL)
-            return Refused(error=_as_request_error(message))
-        if isinstance(message, Bye) and envelope.id is None:
-            self._move(Signal.BYE)
-            return ByeReceived(bye=message)
-        assert envelope.id is not None
-        entry = self._in_flight.get(envelope.id)
-        if self.state not in (ConnectionState.OPEN, ConnectionState.STOPPING) or entry is None:
+        request_id, message = envelope
+        if request_id is None or isinstance(message, Hello):
+            return self._handle_unasked(message, version)
+        request = self._in_flight.get(request_id)
+        if request is None or self.state not in _ANSWERING:
             raise _bad_message(
-                f"{message.type!r} for request {envelope.id}, which is not waiting for an answer"
+                f"{message.type!r} for request {request_id}, which is not waiting for an answer"
             )
         if isinstance(message, Progress):
-            if not entry.request.has_progress:
-                raise _bad_message(f"progress for request {envelope.id} of type {entry.request.type!r}")
-            return ProgressReceived(id=envelope.id, progress=message)
-        return self._resolve(envelope.id, entry, message)
+            if not request.has_progress:
+                raise _bad_message(f"progress for request {request_id} of type {request.type!r}")
+            return ProgressReceived(id=request_id, progress=message)
+        return self._resolve(request_id, request, message)
+
+    def _handle_unasked(self, message: Message, version: int) -> Event:
+        """What speaks of the whole connection."""
+        if isinstance(message, Hello):
+            return self._handle_hello(message, version)
+        if isinstance(message, Error):
+            self._move(Signal.REFUSAL)
+            return Refused(error=_as_request_error(message))
+        assert isinstance(message, Bye), "others have an id"
+        self._move(Signal.BYE)
+        return ByeReceived(bye=message)
 
     def _handle_hello(self, hello: Hello, version: int) -> Event:
         if self.state is not ConnectionState.EXPECT_HELLO:
@@ -270,21 +274,23 @@ class HostConnection:
             )
         return highest
 
-    def _resolve(self, request_id: int, entry: _InFlight, message: object) -> Event:
-        expected = ANSWER_OF[type(entry.request)]
-        if isinstance(message, Error):
-            outcome: Answer | RequestError = _as_request_error(message)
-        elif isinstance(message, expected):
-            outcome = message
+    def _resolve(self, request_id: int, request: Request, message: Message) -> Event:
+        expected = ANSWER_OF[type(request)]
+        if isinstance(message, expected):
+            outcome: Answer | RequestError = message
+        elif isinstance(message, Error):
+            outcome = _as_request_error(message)
         else:
-            kind = getattr(message, "type", None)
             raise _bad_message(
-                f"{kind!r} as the answer to {entry.request.type!r}; expected {expected.type!r}"
+                f"{message.type!r} as the answer to {request.type!r}; expected {expected.type!r}"
             )
         del self._in_flight[request_id]
+        abandoned = request_id in self._abandoned
+        if abandoned:
+            self._abandoned.remove(request_id)
         if isinstance(outcome, Bye):
             self._move(Signal.BYE)
-        return Resolved(id=request_id, request=entry.request, outcome=outcome, abandoned=entry.abandoned)
+        return Resolved(request_id, request, outcome, abandoned)
 
     def _move(self, signal: Signal) -> None:
         try:

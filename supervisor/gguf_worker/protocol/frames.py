@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -27,6 +26,7 @@ from gguf_worker.protocol.limits import (
 
 _HEADER: Final = struct.Struct("<2sBBI")
 _BIN8, _BIN16, _BIN32 = struct.Struct(">BB"), struct.Struct(">BH"), struct.Struct(">BI")
+_EMPTY_BIN: Final = _BIN8.pack(0xC4, 0)
 
 _ONLY_STR: Final = frozenset({str})
 _CONTAINERS: Final = frozenset({dict, list})
@@ -36,8 +36,7 @@ RETAINED_BUFFER_BYTES: Final = 16 * 1024 * 1024
 """A buffer that grew beyond this for one frame is given back after it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame: its version byte and its body as a map."""
 
     version: int
@@ -55,7 +54,7 @@ class FrameDecoder:
         self.version = version
         """The version that frames must carry; None accepts any, as before `hello`."""
         self.max_frame_bytes = max_frame_bytes
-        self._buffer = bytearray(FIRST_BUFFER_BYTES)
+        self._buffer = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._start = 0
         self._end = 0
         self._error: RemoteProtocolError | None = None
@@ -72,10 +71,11 @@ class FrameDecoder:
 
     def writable(self) -> memoryview:
         """Room for at least one byte; valid until the next call of any method."""
-        self._raise_again()
+        if self._error is not None:
+            raise self._error
         if self._end == len(self._buffer):
             self._make_room()
-        return memoryview(self._buffer)[self._end :]
+        return self._buffer[self._end :]
 
     def received(self, count: int) -> None:
         """`count` bytes were written to the start of `writable()`."""
@@ -83,25 +83,27 @@ class FrameDecoder:
 
     def next_frame(self) -> Frame | None:
         """The next whole frame, or None where more bytes are needed."""
-        self._raise_again()
+        if self._error is not None:
+            raise self._error
+        body_start = self._start + HEADER_BYTES
+        if self._end < body_start:
+            return None
         try:
-            return self._decode_frame()
+            version, length = self._check_header()
+            body_end = body_start + length
+            if self._end < body_end:
+                return None
+            body = decode_body(self._buffer[body_start:body_end])
         except RemoteProtocolError as error:
             self._error = error
             raise
-
-    def _decode_frame(self) -> Frame | None:
-        if self.buffered < HEADER_BYTES:
-            return None
-        version, length = self._check_header()
-        if self.buffered < HEADER_BYTES + length:
-            return None
-        body_start = self._start + HEADER_BYTES
-        with memoryview(self._buffer) as view:
-            body = decode_body(view[body_start : body_start + length])
-        self._start = body_start + length
-        self._tidy()
-        return Frame(version=version, body=body)
+        if body_end == self._end:
+            self._start = self._end = 0
+        else:
+            self._start = body_end
+        if len(self._buffer) > RETAINED_BUFFER_BYTES:
+            self._give_back()
+        return Frame(version, body)
 
     def _check_header(self) -> tuple[int, int]:
         magic, version, flags, length = _HEADER.unpack_from(self._buffer, self._start)
@@ -124,10 +126,8 @@ class FrameDecoder:
             )
         return version, length
 
-    def _tidy(self) -> None:
-        if self._start == self._end:
-            self._start = self._end = 0
-        if len(self._buffer) > RETAINED_BUFFER_BYTES and self.buffered <= FIRST_BUFFER_BYTES:
+    def _give_back(self) -> None:
+        if self.buffered <= FIRST_BUFFER_BYTES:
             self._move_to(FIRST_BUFFER_BYTES)
 
     def _make_room(self) -> None:
@@ -139,15 +139,10 @@ class FrameDecoder:
 
     def _move_to(self, capacity: int) -> None:
         """Moves what is buffered to the start of a buffer of `capacity` bytes."""
-        target = self._buffer if capacity == len(self._buffer) else bytearray(capacity)
+        target = self._buffer if capacity == len(self._buffer) else memoryview(bytearray(capacity))
         count = self.buffered
-        with memoryview(self._buffer) as old, memoryview(target) as new:
-            new[:count] = old[self._start : self._end]
+        target[:count] = self._buffer[self._start : self._end]
         self._buffer, self._start, self._end = target, 0, count
-
-    def _raise_again(self) -> None:
-        if self._error is not None:
-            raise self._error
 
 
 def decode_body(body: Buffer) -> dict[str, object]:
@@ -168,7 +163,8 @@ def decode_body(body: Buffer) -> dict[str, object]:
         raise RemoteProtocolError(f"frame's body is a {type(value).__name__}, not a map")
     if len(value) > MAX_KEYS:
         raise RemoteProtocolError(f"frame's map has {len(value)} keys; the limit is {MAX_KEYS}")
-    _check_depth(value)
+    if not _CONTAINERS.isdisjoint(map(type, value.values())):  # in few
+        _check_depth(value)
     return value
 
 
@@ -189,8 +185,6 @@ def _bad_keys(keys: list[Any]) -> RemoteProtocolError:
 
 
 def _check_depth(value: dict[str, object]) -> None:
-    if _CONTAINERS.isdisjoint(map(type, value.values())):
-        return  # as most are
     level: list[object] = [value]
     for _ in range(MAX_DEPTH):
         level = [
@@ -210,7 +204,7 @@ class FrameEncoder:
     def __init__(self, *, version: int = 1, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self.version = version
         self.max_frame_bytes = max_frame_bytes
-        self._packer = msgpack.Packer(autoreset=False, unicode_errors="surrogateescape")
+        self._pack = msgpack.Packer(unicode_errors="surrogateescape").pack
 
     def encode(
         self, values: Mapping[str, object], *, large_key: str | None = None, large: Buffer | None = None
@@ -221,8 +215,14 @@ class FrameEncoder:
         `writev` sends it without a copy. Raises LocalProtocolError where a value cannot travel or the frame
         would be over the limit.
         """
+        body: Buffer = b""
         try:
-            small, body = self._pack(values, large_key, large)
+            if large is None:
+                small = self._pack(values)
+            else:
+                body = large if type(large) is bytes else memoryview(large).cast("B") if len(large) else b""
+                with_empty: bytes = self._pack({**values, str(large_key): b""})
+                small = with_empty[: -len(_EMPTY_BIN)] + _bin_header(len(body))
         except (TypeError, ValueError, OverflowError) as error:
             raise LocalProtocolError(f"a value of {values.get('type')!r} cannot be sent: {error}") from error
         length = len(small) + len(body)
@@ -234,21 +234,6 @@ class FrameEncoder:
             )
         head = _HEADER.pack(MAGIC, self.version, FLAGS, length) + small
         return [head, body] if body else [head]
-
-    def _pack(
-        self, values: Mapping[str, object], large_key: str | None, large: Buffer | None
-    ) -> tuple[bytes, Buffer]:
-        packer = self._packer
-        packer.reset()
-        packer.pack_map_header(len(values) + (large is not None))
-        for key, value in values.items():
-            packer.pack(key)
-            packer.pack(value)
-        if large is None:
-            return packer.bytes(), b""
-        body = memoryview(large).cast("B") if len(large) else b""
-        packer.pack(large_key)
-        return packer.bytes() + _bin_header(len(body)), body
 
 
 def _bin_header(length: int) -> bytes:

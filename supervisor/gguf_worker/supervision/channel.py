@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -47,11 +47,14 @@ from gguf_worker.protocol.messages import (
     Opened,
     Progress,
     Request,
+    Result,
     Shutdown,
 )
 from gguf_worker.supervision.trace import Outcome, is_traced, trace
 
 logger = logging.getLogger("gguf_worker.supervision")
+
+_STOPPING, _GONE = ConnectionState.STOPPING, (ConnectionState.BROKEN, ConnectionState.CLOSED)
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 ProgressCallback = Callable[[Progress], None]
@@ -63,13 +66,15 @@ class Pending:
 
     request: Request
     id: int
-    timeout_s: float
-    deadline: float
-    """Of the event loop's clock."""
+    submitted: float
+    """When, by `time.monotonic()`, as all times here."""
+    ids: Mapping[str, object]
+    """What was bound where it was made."""
+    timeout_s: float = math.inf
+    """From the moment when somebody waited."""
+    deadline: float = math.inf
     on_progress: ProgressCallback | None = None
     ticket: Ticket | None = None
-    submitted: float = field(default_factory=time.monotonic)
-    ids: Mapping[str, object] = field(default_factory=bound_ids)
     outcome: Answer | GgufWorkerError | None = None
     _resolved: asyncio.Future[None] | None = None
     """There once somebody waits; a future of the event loop's own is the cheapest thing to wait for."""
@@ -78,11 +83,12 @@ class Pending:
     def done(self) -> bool:
         return self.outcome is not None
 
-    async def wait(self) -> None:
-        """Returns when there is an outcome."""
-        if not self.done:
-            self._resolved = asyncio.get_running_loop().create_future()
-            await self._resolved
+    def __await__(self) -> Generator[Any, None, None]:
+        """Waits until there is an outcome; one task may."""
+        self._resolved = asyncio.Future()
+        if self.outcome is not None:
+            self._resolved.set_result(None)
+        return self._resolved.__await__()
 
     def resolve(self, outcome: Answer | GgufWorkerError) -> None:
         assert self.outcome is None, f"request {self.id} was resolved twice"
@@ -186,38 +192,36 @@ class Channel:
     def submit(
         self,
         request: Request,
-        timeout_s: float = math.inf,
         on_progress: ProgressCallback | None = None,
     ) -> Pending:
-        """Sends a request; its sender must wait for it or `abandon` it."""
+        """Sends a request; its sender must wait for it (`outcome_of`) or `abandon` it."""
         if self._end is not None:
             raise self._ended_error()
-        if self.connection.state is ConnectionState.STOPPING:
+        state = self.connection.state
+        if state is _STOPPING:
             raise WorkerStopped(f"{request.type!r} was not sent: the worker is being stopped")
-        if isinstance(request, Open) and not self.opens_sessions:
+        if not self.opens_sessions and isinstance(request, Open):
             raise WorkerStopped("the worker is being drained and opens no session; ask another worker")
-        outgoing = self._register(request)
-        pending = Pending(
+        if state in _GONE:
+            request_id, buffers = self._register_unsent()
+        else:
+            request_id, buffers = self.connection.send(request)
+        pending = self._pending[request_id] = Pending(
             request=request,
-            id=outgoing.id,
-            timeout_s=timeout_s,
-            deadline=asyncio.get_running_loop().time() + timeout_s,
+            id=request_id,
+            submitted=time.monotonic(),
+            ids=bound_ids(),
             on_progress=on_progress,
         )
-        self._pending[outgoing.id] = pending
-        if pending.deadline < self._next_look:
-            self._look_sooner.set()
-        if outgoing.buffers:
-            pending.ticket = self._writer.post(outgoing.buffers)
+        if buffers:
+            pending.ticket = self._writer.post(buffers)
         return pending
 
-    def _register(self, request: Request) -> Outgoing:
-        """Gives the request its id. Between the end of a connection and the end of its process nothing can be
-        sent; such a request waits, under an id of its own, to be told how the process ended."""
-        if self.connection.state in (ConnectionState.BROKEN, ConnectionState.CLOSED):
-            self._last_unsent_id -= 1
-            return Outgoing(id=self._last_unsent_id, buffers=[])
-        return self.connection.send(request)
+    def _register_unsent(self) -> Outgoing:
+        """Between the end of a connection and the end of its process nothing can be sent; such a request
+        waits, under an id of its own, to be told how the process ended."""
+        self._last_unsent_id -= 1
+        return Outgoing(id=self._last_unsent_id, buffers=[])
 
     async def request(
         self,
@@ -234,16 +238,23 @@ class Channel:
         worker dies first. When the deadline passes or the waiting task is cancelled, the worker is told to
         cancel the request.
         """
-        pending = self.submit(request, timeout_s, on_progress)
+        return await self.outcome_of(self.submit(request, on_progress), answer, timeout_s)
+
+    async def outcome_of(self, pending: Pending, answer: type[AnswerT], timeout_s: float) -> AnswerT:
+        """Waits for the answer to a request that was submitted, as `request` does. Its time begins now."""
+        pending.timeout_s, pending.deadline = timeout_s, time.monotonic() + timeout_s
+        if pending.deadline < self._next_look:
+            self._look_sooner.set()
         try:
-            await pending.wait()
+            await pending
         except BaseException:
             self.abandon(pending)
             raise
         return pending.fetch(answer)
 
-    def abandon(self, pending: Pending) -> None:
+    def abandon(self, pending: Pending, *, cancel: bool = True) -> None:
         """Nobody waits for this request any more: it is taken back, or the worker is told to cancel it.
+        Without `cancel` it runs where it runs already: to abort a step costs the other sessions in it more.
 
         There is no await in here: it must also work in a task that is being cancelled.
         """
@@ -262,7 +273,7 @@ class Channel:
             self.connection.forget(pending.id)
             return
         self.connection.abandon(pending.id)
-        if not pending.request.answered_by_control_thread:
+        if cancel and not pending.request.answered_by_control_thread:
             self._send_unattended(Cancel(request=pending.id))
 
     def ask_to_stop(self) -> bool:
@@ -303,9 +314,9 @@ class Channel:
         while True:
             self._next_look = min((p.deadline for p in self._pending.values()), default=math.inf)
             self._look_sooner = anyio.Event()
-            with anyio.CancelScope(deadline=self._next_look):
+            with anyio.move_on_after(self._next_look - time.monotonic()):
                 await self._look_sooner.wait()
-            self._expire(anyio.current_time())
+            self._expire(time.monotonic())
 
     def drain(self, max_bytes: int) -> None:
         """Reads what an ended worker left in its pipe, without waiting for a process that holds the pipe
@@ -368,6 +379,8 @@ class Channel:
     def _handle(self, event: Event) -> None:
         self.n_frames += 1
         match event:
+            case Resolved():
+                self._resolve(event)
             case HelloReceived():
                 self._greeted.set()
             case Refused(error=error):
@@ -380,27 +393,29 @@ class Channel:
                 self.phase = progress.phase
                 if request_id in self._pending:
                     self._pending[request_id].report(progress)
-            case Resolved():
-                self._resolve(event)
 
     def _resolve(self, event: Resolved) -> None:
-        if not event.request.answered_by_control_thread:
+        request_id, request, outcome, _ = event
+        if not request.answered_by_control_thread:
             self.n_moves += 1
-        match event.outcome:
+        match outcome:
+            case Result():
+                pass  # as most are: they say nothing of the worker
             case Bye():
-                self.bye = event.outcome
+                self.bye = outcome
             case Health():
-                self.health = event.outcome
+                self.health = outcome
             case Opened(session=session):
                 self.sessions.add(session)
             case Closed(session=session):
                 self.sessions.discard(session)
-        pending = self._pending.pop(event.id, None)
+        pending = self._pending.pop(request_id, None)
         if pending is not None:
-            self._settle(pending, event.outcome)
+            self._settle(pending, outcome)
         else:
-            self._undo(event.outcome)
-        self._tell_if_quiet()
+            self._undo(outcome)
+        if not self.sessions:
+            self._tell_if_quiet()
 
     def _settle(self, pending: Pending, outcome: Answer | GgufWorkerError) -> None:
         pending.resolve(outcome)

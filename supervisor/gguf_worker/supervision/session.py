@@ -13,6 +13,7 @@ from gguf_worker._schema import Buffer
 from gguf_worker.errors import GgufWorkerError, LocalProtocolError, RequestError
 from gguf_worker.logs import bound
 from gguf_worker.protocol.messages import Fork, Output, Result, Sampling
+from gguf_worker.supervision.ahead import Ahead
 from gguf_worker.work import Work
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Session:
         work: Work | None = None,
     ) -> None:
         self._worker = worker
+        self._ahead = Ahead(worker, session_id)
         self._uncertain = False
         self._closed = False
         self.sampling = sampling
@@ -95,18 +97,24 @@ class Session:
         tokens: Sequence[int] | None = None,
         hidden: Buffer | None = None,
         output: Output | str,
+        more: bool = False,
     ) -> Result:
-        """Appends rows in one request, as they are.
+        """Appends rows in one request, as they are. With `more`, the token that it draws will be the next
+        row: a worker that holds the whole model then goes on to it without waiting to be asked.
 
         Where the model has recurrent state and what was computed cannot be undone, the worker has closed the
         session: the error has the field `session_closed`.
         """
-        await self._resolve_uncertainty()
+        output = output if type(output) is Output else Output(output)
+        if not self._ahead.agrees_with(tokens, hidden, output):
+            self._stop_ahead()
+        if self._uncertain:
+            await self.trim(self.position)
         self._uncertain = True
         try:
             with ids_of(self.work):
-                result = await self._worker.forward(
-                    session=self.id, position=self.position, output=output, tokens=tokens, hidden=hidden
+                result = await self._ahead.forward(
+                    position=self.position, tokens=tokens, hidden=hidden, output=output, more=more
                 )
         except (RequestError, LocalProtocolError) as error:
             self._uncertain = False  # refused or undone: the session is as it was, or it is no more
@@ -116,12 +124,21 @@ class Session:
         self.position = result.length
         return result
 
+    def begin(self, token: int, output: Output) -> None:
+        """Has a row computed that `forward_piece` will ask for next. Does not wait, and raises nothing: what
+        is wrong is told to whoever asks for it."""
+        if self._uncertain or self._closed or self._ahead.is_there:
+            return
+        with ids_of(self.work):
+            self._ahead.begin(position=self.position, token=token, output=output)
+
     async def fork(self, position: int | None = None, sampling: Sampling | None = None) -> Session:
         """A new session that holds the first `position` rows of this one (all by default), without computing
         them again. It draws as this one does unless `sampling` says otherwise."""
         position = self.position if position is None else position
         self._check_inside(position, "forked at")
-        await self._resolve_uncertainty()
+        if self._uncertain:
+            await self.trim(self.position)
         return await self._worker.open_session(
             sampling=sampling or self.sampling,
             fork=Fork(session=self.id, position=position),
@@ -131,6 +148,7 @@ class Session:
     async def trim(self, position: int) -> int:
         """Forgets every row from `position` on; gives the KV cells that became free."""
         self._check_inside(position, "trimmed to")
+        self._stop_ahead()
         before, uncertain = self.position, self._uncertain
         # A trim that is cancelled may have happened: only the rows before `position` are certain.
         self.position, self._uncertain = position, True
@@ -149,6 +167,7 @@ class Session:
         if self._closed:
             return 0
         self._closed = True
+        self._ahead.leave()
         with ids_of(self.work), bound(finish_reason=finish_reason or None):
             return (await self._worker.close_session(session=self.id)).kv_cells_freed
 
@@ -175,9 +194,9 @@ class Session:
                 fields={"expected": f"0 to {self.position}", "actual": str(position)},
             )
 
-    async def _resolve_uncertainty(self) -> None:
-        if self._uncertain:
-            await self.trim(self.position)
+    def _stop_ahead(self) -> None:
+        """Whatever was sent ahead is not wanted."""
+        self._uncertain = self._ahead.drop() or self._uncertain
 
     def _pieces(
         self, tokens: Sequence[int] | None, hidden: Buffer | None, most: int

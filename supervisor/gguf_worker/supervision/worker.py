@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 from gguf_worker._schema import Buffer, SchemaError
 from gguf_worker.errors import LocalProtocolError
@@ -48,7 +48,7 @@ from gguf_worker.protocol.messages import (
     Vocabulary,
 )
 from gguf_worker.protocol.pieces import most_rows
-from gguf_worker.supervision.channel import ProgressCallback
+from gguf_worker.supervision.channel import Pending, ProgressCallback
 from gguf_worker.supervision.life import Life
 from gguf_worker.supervision.lifecycle import Lifecycle, WorkerState
 from gguf_worker.supervision.session import Session, ids_of
@@ -175,6 +175,12 @@ class Worker:
         """Whether sessions can be trimmed and forked at any position."""
         return self.capacity.can_trim
 
+    @property
+    def can_run_ahead(self) -> bool:
+        """Whether sessions may go on to the next row by themselves: the whole model is here, and a row that
+        nobody wanted after all can be forgotten."""
+        return self.can_trim and self.layers == (0, self.model.n_layer)
+
     def requests_of(self, session: int) -> tuple[int, ...]:
         """The ids of requests that name a session and wait for their answer."""
         return self._life.channel.requests_of(session)
@@ -238,17 +244,37 @@ class Worker:
 
         `hidden` is written without a copy and must not change until this returns.
         """
-        try:
-            request = Forward(
-                session=session,
-                position=position,
-                output=Output(output),
-                tokens=None if tokens is None else tuple(tokens),
-                hidden=hidden,
-            )
-        except (SchemaError, ValueError) as error:
-            raise LocalProtocolError(f"forward: {error}") from error
+        request = _forward(session, position, output, tokens=tokens, hidden=hidden)
         return await self._ask(request, Result, timeout_s)
+
+    def send_forward(
+        self,
+        *,
+        session: int,
+        position: int,
+        output: Output | str,
+        tokens: Sequence[int] | None = None,
+        hidden: Buffer | None = None,
+    ) -> Pending:
+        """As `forward`, but does not wait: its sender calls `result_of`, or `abandon`."""
+        request = _forward(session, position, output, tokens=tokens, hidden=hidden)
+        return self._life.channel.submit(request)
+
+    def send_after_draw(self, *, session: int, position: int, output: Output) -> Pending:
+        """As `send_forward`; the row is the token that the session draws with the forward before it, which
+        may not be answered yet. Refused with code `no_draw` where that draws none, or the last one."""
+        request = Forward(session=session, position=position, output=output, after_draw=True)
+        return self._life.channel.submit(request)
+
+    def result_of(self, pending: Pending) -> Coroutine[Any, Any, Result]:
+        """Waits for a forward that was sent. Its time begins now: until somebody wants it, it may wait behind
+        others."""
+        return self._life.channel.outcome_of(pending, Result, self._settings.request_timeout_s)
+
+    def abandon(self, pending: Pending, *, cancel: bool = True) -> None:
+        """Nobody will wait for a forward that was sent. It is taken back or cancelled, or without `cancel`
+        may run to its end. Does not wait."""
+        self._life.channel.abandon(pending, cancel=cancel)
 
     async def trim(self, *, session: int, position: int) -> Trimmed:
         """Forgets every row of the session from `position` on."""
@@ -312,3 +338,23 @@ class Worker:
             control = request.answered_by_control_thread
             timeout_s = self._settings.control_timeout_s if control else self._settings.request_timeout_s
         return await self._life.channel.request(request, answer, timeout_s=timeout_s)
+
+
+def _forward(
+    session: int,
+    position: int,
+    output: Output | str,
+    *,
+    tokens: Sequence[int] | None,
+    hidden: Buffer | None,
+) -> Forward:
+    try:
+        return Forward(
+            session=session,
+            position=position,
+            output=output if type(output) is Output else Output(output),
+            tokens=None if tokens is None else tuple(tokens),
+            hidden=hidden,
+        )
+    except (SchemaError, ValueError) as error:
+        raise LocalProtocolError(f"forward: {error}") from error
