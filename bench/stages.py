@@ -17,7 +17,7 @@ from functools import partial
 
 from decode import PROMPT, add_options, n_tokens
 from gguf_worker import Recipe
-from gguf_worker.supervision.life import DEFAULT_ENVIRONMENT
+from gguf_worker.supervision.environment import default_environment
 from kit import build, ours
 from kit.library import Library
 from kit.models import Model, models, settings_of
@@ -43,9 +43,10 @@ NOTE_TOGETHER = (
     "computes, is not lost there; nobody is kept there by default, because stages compute at the same time "
     "where there is something to do for all"
 )
+GIVING_WAY = default_environment(gives_way=True)
 NOTE_GIVING_WAY = (
     "giving way: the servers' OpenMP threads spin as shortly as those of our stages do, which is not their "
-    f"own default: {', '.join(f'{name}={value}' for name, value in DEFAULT_ENVIRONMENT.items())}"
+    f"own default: {', '.join(f'{name}={value}' for name, value in GIVING_WAY.items())}"
 )
 
 
@@ -85,7 +86,7 @@ async def _section(options: Options, model: Model, threads: int, tokens: int) ->
             ours.keep_on_one_processor(together)
             sides[TWO_TOGETHER] = partial(ours.decode, together)
         for name in (RPC, RPC_GIVING_WAY)[: 1 + (threads > 1)]:
-            environment = DEFAULT_ENVIRONMENT if name == RPC_GIVING_WAY else {}
+            environment = GIVING_WAY if name == RPC_GIVING_WAY else {}
             addresses = await enter(rpc_servers(SERVERS, threads=threads, environment=environment))
             divided = await enter(Library(model.path, threads=threads, rpc=addresses))
             sides[name], places[name] = divided.decode, divided.layers

@@ -12,7 +12,17 @@ import psutil
 import pytest
 
 from fakes import IMPATIENT, SETTINGS, spec
-from gguf_worker import Identity, Progress, Recipe, StopRung, Supervisor, WorkerState, inspect, slice_artifact
+from gguf_worker import (
+    Identity,
+    Progress,
+    Recipe,
+    ShardSpec,
+    StopRung,
+    Supervisor,
+    WorkerState,
+    inspect,
+    slice_artifact,
+)
 from gguf_worker.errors import (
     ExecutableNotFound,
     LoadRejected,
@@ -21,7 +31,7 @@ from gguf_worker.errors import (
     StartupError,
     WorkerStopped,
 )
-from gguf_worker.supervision.life import DEFAULT_ENVIRONMENT
+from gguf_worker.supervision.environment import default_environment
 from gguf_worker.testing import Baseline, Footprint
 from misbehaving import executable
 
@@ -48,14 +58,34 @@ async def test_hosts_environment_goes_before_what_workers_get_by_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A variable that the host has set, or given in the settings, is the worker's; others are added."""
-    for name in DEFAULT_ENVIRONMENT:
+    for name in default_environment(gives_way=True):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     given = replace(SETTINGS, environment={"OF_ITS_OWN": "yes"})
-    async with Supervisor(spec(), settings=given) as worker:
+    async with Supervisor(spec((0, 6)), settings=given) as worker:
         found = psutil.Process(worker.pid).environ()
-    expected = {**DEFAULT_ENVIRONMENT, "GOMP_SPINCOUNT": "7", "OF_ITS_OWN": "yes"}
+    expected = {**default_environment(gives_way=True), "GOMP_SPINCOUNT": "7", "OF_ITS_OWN": "yes"}
     assert {name: found.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("shard", "gives_way"),
+    [
+        (spec(), False),
+        (spec((0, 12), n_stages=1), False),
+        (spec((0, 12)), True),  # nobody said that there are no other stages
+        (spec((0, 6), n_stages=2), True),
+        (spec((6, 0)), True),
+    ],
+    ids=["whole", "one stage", "not known", "first", "last"],
+)
+async def test_threads_give_way_where_there_are_other_stages(
+    shard: ShardSpec, gives_way: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    async with Supervisor(shard, settings=SETTINGS) as worker:
+        found = psutil.Process(worker.pid).environ()
+    assert ("GOMP_SPINCOUNT" in found) == gives_way
 
 
 async def test_supervisor_stops_its_worker_by_request_and_measures_the_release() -> None:

@@ -29,6 +29,7 @@ from gguf_worker.certification.workload import Sequence, default_prompts, random
 from gguf_worker.errors import GgufWorkerError
 from gguf_worker.generation import Route
 from gguf_worker.protocol.messages import Inspection
+from gguf_worker.supervision.environment import GIVES_WAY
 from gguf_worker.supervision.policy import RestartPolicy
 from gguf_worker.supervision.settings import WorkerSettings
 from gguf_worker.supervision.spec import ShardSpec
@@ -122,7 +123,9 @@ def _start(plan: CertifyPlan, cuts: tuple[int, ...], n_sessions: int) -> Route:
     ]
     # What a worker that died had computed is gone, and so is the certificate: there is nothing to restart it
     # for.
-    settings = WorkerSettings(max_frame_bytes=FRAME_BYTES, restart=RestartPolicy.never())
+    settings = WorkerSettings(
+        max_frame_bytes=FRAME_BYTES, restart=RestartPolicy.never(), environment=GIVES_WAY if cuts else {}
+    )
     return Route.start(specs, settings=settings)
 
 

@@ -42,22 +42,12 @@ from gguf_worker.process.transport import read_now, read_while
 from gguf_worker.protocol.connection import ConnectionState, HostConnection
 from gguf_worker.protocol.messages import Hello
 from gguf_worker.supervision.channel import Channel
+from gguf_worker.supervision.environment import default_environment
 from gguf_worker.supervision.hang import HangWatch
 from gguf_worker.supervision.pin import check_pin, installed_library_version
 from gguf_worker.supervision.settings import WorkerSettings
 
 STDERR_CHUNK_BYTES = 64 * 1024
-
-DEFAULT_ENVIRONMENT = {"GOMP_SPINCOUNT": "5000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""What a worker gets unless its host's environment says otherwise.
-
-Between two steps the threads of GNU's OpenMP spin, for milliseconds by default, on processors that the next
-stage's worker needs now. This many turns (about 0.1 ms) cover the waits inside a step and end soon after it;
-docs/architecture.md has the figures.
-
-llama.cpp clears its KV cells when it makes them, and the kernel gives them page by page: in pages of 4 KiB
-that was a third of a small model's start. So glibc asks for transparent huge pages, which a kernel gives to
-those who ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +56,12 @@ class WorkerCommand:
 
     engine: str
     fault_plan: str | None = None
+    gives_way: bool = True
+    """Whether its threads leave the processors to other stages when they wait for each other."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return default_environment(gives_way=self.gives_way)
 
     def arguments(self, settings: WorkerSettings) -> list[str]:
         try:
@@ -174,7 +170,7 @@ class Life:
     # ---- start ----
 
     def _start(self) -> None:
-        environment = {**DEFAULT_ENVIRONMENT, **os.environ, **self._settings.environment}
+        environment = {**self._command.environment, **os.environ, **self._settings.environment}
         # Where ggml aborts it would otherwise fork a debugger that writes to inherited descriptors.
         environment["GGML_NO_BACKTRACE"] = "1"
         self._child = ChildProcess.spawn(self._command.arguments(self._settings), environment)

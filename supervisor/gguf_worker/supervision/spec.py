@@ -42,6 +42,11 @@ class ShardSpec:
     fault_plan: str | None = None
     """Failures to make on purpose; fake engine only."""
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is known to be the whole model, which leaves nothing to other stages."""
+        return self.layers == (0, 0) or (self.n_stages == 1 and self.layers[0] == 0)
+
     def load_request(self, *, memory_available: int = 0) -> Load:
         """The request that loads it, in at most `memory_available` bytes; 0 is no check."""
         return self._request(Load, memory_available)

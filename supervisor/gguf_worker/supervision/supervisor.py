@@ -286,7 +286,9 @@ class Supervisor:
         self.generation += 1
         self._ready_for_s = 0.0
         self._decision = None
-        command = WorkerCommand(engine=self.spec.engine, fault_plan=self.spec.fault_plan)
+        command = WorkerCommand(
+            engine=self.spec.engine, fault_plan=self.spec.fault_plan, gives_way=not self.spec.is_alone
+        )
         self._life = life = Life(
             command, self.settings, on_stderr=self._take_stderr_line, on_end=self._take_end
         )
