@@ -8,8 +8,8 @@ that was a third of a small model's start. So glibc asks for transparent huge pa
 those who ask."""
 
 GIVES_WAY = {"GOMP_SPINCOUNT": "5000"}
-"""Between two steps the threads of GNU's OpenMP spin, for milliseconds by default, on processors that the next
-stage needs now. This many turns (about 0.1 ms) cover most waits in a step and end soon after it;
+"""Between two steps the threads of OpenMP (GNU) spin, for milliseconds by default, on processors that the
+next stage needs now. This many turns (about 0.1 ms) cover most waits in a step and end soon after it;
 docs/architecture.md has the figures."""
 
 
