@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
+import anyio.abc
 import httpx
 import pytest
 
@@ -18,9 +19,11 @@ from gateways import NAME, Site, halves, site
 from gguf_worker import ShardSpec
 from gguf_worker.gateway import reply
 from gguf_worker.gateway.model import ModelSettings
+from gguf_worker.node.grpc.tokens import Tokens
 
 pytestmark = pytest.mark.anyio
 
+KEY = "a-key-that-nobody-guesses"
 LONG: dict[str, Any] = {"prompt": "Hello", "max_tokens": 900, "temperature": 1, "seed": 2, "stream": True,
                         "logit_bias": {"0": -100}}  # fmt: skip
 """A generation that does not end by itself: the token that ends one is banned."""
@@ -38,6 +41,15 @@ async def stream(client: httpx.AsyncClient, **more: Any) -> AsyncIterator[AsyncI
                     yield json.loads(line.removeprefix("data: "))
 
         yield events()
+
+
+def _head(path: str, n_bytes: int) -> bytes:
+    """Of a request whose body is yet to come."""
+    return f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-length: {n_bytes}\r\n\r\n".encode()
+
+
+async def _connect(served: Site) -> anyio.abc.SocketStream:
+    return await anyio.connect_tcp(served.address.host, served.address.port)
 
 
 async def until_free(served: Site) -> None:
@@ -131,6 +143,43 @@ async def test_full_queue_is_told_at_once() -> None:
             assert refused.json()["error"]["code"] == "queue_full"
             assert (await client.get("/health")).status_code == 200
         await until_free(served)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_full_queue_reads_no_body(path: str) -> None:
+    """The refusal comes before the body, which then does no harm to the next request of the connection."""
+    settings = ModelSettings(concurrency=1, queue=0)
+    body = b'{"prompt": "Hello", "max_tokens": 1}'
+    async with site(settings=settings) as served, served.http() as client:
+        async with stream(client) as events, await _connect(served) as one:
+            await anext(events)
+            await one.send(_head(path, len(body)))
+            with anyio.fail_after(20):
+                refused = await one.receive()
+            assert refused.startswith(b"HTTP/1.1 429 ")
+            assert b"retry-after: " in refused
+            await one.send(body + b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n")
+            with anyio.fail_after(20):
+                told = refused
+                while b'{"status":"ok"}' not in told:
+                    told += await one.receive()
+            assert told.count(b"HTTP/1.1 ") == 2
+        await until_free(served)
+
+
+async def test_full_queue_is_told_only_to_those_who_may_ask() -> None:
+    settings = ModelSettings(concurrency=1, queue=0)
+    known = {"authorization": f"Bearer {KEY}"}
+    async with (
+        site(settings=settings, keys=Tokens.of({KEY: "me"})) as served,
+        served.http(headers=known) as client,
+        stream(client) as events,
+    ):
+        await anext(events)
+        for headers, status in (({"authorization": "Bearer wrong"}, 401), (known, 429)):
+            answer = await client.post("/v1/completions", headers=headers, content=b"no JSON")
+            assert answer.status_code == status
+        assert (await client.post("/tokenize", json={"content": "Hello"})).status_code == 200
 
 
 @pytest.mark.parametrize("stage", [0, 1])

@@ -36,11 +36,11 @@ def gateway_app(gateway: Gateway, pages: Sequence[BaseRoute] = ()) -> Starlette:
 def gateway_routes(gateway: Gateway) -> list[BaseRoute]:
     """OpenAI's API with its helpers, /health and /metrics."""
     endpoints = {
-        "/v1/completions": complete,
-        "/v1/chat/completions": chat,
-        "/v1/embeddings": embeddings,
-        "/tokenize": tokenize,
-        "/detokenize": detokenize,
+        "/v1/completions": Endpoint(gateway, complete, generates=True),
+        "/v1/chat/completions": Endpoint(gateway, chat, generates=True),
+        "/v1/embeddings": Endpoint(gateway, embeddings),
+        "/tokenize": Endpoint(gateway, tokenize),
+        "/detokenize": Endpoint(gateway, detokenize),
     }
 
     async def models(request: Request) -> Response:
@@ -69,7 +69,7 @@ def gateway_routes(gateway: Gateway) -> list[BaseRoute]:
         return Response(encode(registry), headers={"content-type": content_type, **NOT_KEPT})
 
     return [
-        *(Route(path, Endpoint(gateway, handle), methods=["POST"]) for path, handle in endpoints.items()),
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", model),
         Route("/health", health),

@@ -33,6 +33,9 @@ class Catalogue(Protocol):
     def open_models(self) -> Sequence[ServedModel]:
         """What is being served."""
 
+    def only(self) -> ServedModel | None:
+        """The one that every request is for, where there is no other and it is being served."""
+
     async def get(self, name: str | None) -> ServedModel:
         """A model by its name; None is the only one. Raises ApiError where there is none (404), or none at
         this time (503)."""
@@ -53,6 +56,9 @@ class OneModel:
 
     def open_models(self) -> Sequence[ServedModel]:
         return [self.model] if self.model is not None else []
+
+    def only(self) -> ServedModel | None:
+        return self.model
 
     async def get(self, name: str | None) -> ServedModel:
         if name not in (None, self.name):

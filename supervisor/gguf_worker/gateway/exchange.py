@@ -37,11 +37,13 @@ Handle = Callable[[Exchange], Awaitable[None]]
 
 
 class Endpoint:
-    """An ASGI application that answers POST requests with JSON bodies."""
+    """An ASGI application that answers POST requests with JSON bodies. Those that `generate` are refused
+    before they are read where there is no room for any."""
 
-    def __init__(self, gateway: Gateway, handle: Handle) -> None:
+    def __init__(self, gateway: Gateway, handle: Handle, *, generates: bool = False) -> None:
         self._gateway = gateway
         self._handle = handle
+        self._generates = generates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply = Reply(send)
@@ -59,6 +61,8 @@ class Endpoint:
         gateway, settings = self._gateway, self._gateway.settings
         headers = Headers(scope=scope)
         account = gateway.account_of(headers.get("authorization"))
+        if self._generates:
+            gateway.check_room()
         body = await read_object(
             scope, receive, limit=settings.max_body_bytes, timeout_s=settings.body_timeout_s
         )

@@ -65,6 +65,13 @@ class Gateway:
         what = "is not one of this server's" if authorization else "is missing (Authorization: Bearer KEY)"
         raise ApiError(f"the API key {what}", status=401, code="invalid_api_key")
 
+    def check_room(self) -> None:
+        """Raises ApiError where a request that wants something generated would not even wait, whatever is in
+        it: with a crowd at the door, the cheapest answer is the one that reads no body."""
+        model = self.catalogue.only()
+        if model is not None and not self.is_draining:
+            model.admission.check_queue()
+
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """A request that computes something. Raises ApiError where none is taken any more, or it is cut

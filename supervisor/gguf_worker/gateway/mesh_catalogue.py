@@ -47,6 +47,10 @@ class MeshModels:
     def open_models(self) -> Sequence[ServedModel]:
         return [opened.model for opened in self._opened.values()]
 
+    def only(self) -> ServedModel | None:
+        plans = self._known()
+        return self._standing(next(iter(plans))) if len(plans) == 1 else None
+
     def routes_shown(self) -> Mapping[str, Sequence[Mapping[str, object]]]:
         """The stages of each model's route: of the one that is open, or else of the one that would be."""
         view = self._mesh.tracker.view()
