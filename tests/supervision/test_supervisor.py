@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +88,17 @@ async def test_threads_give_way_where_there_are_other_stages(
     async with Supervisor(shard, settings=SETTINGS) as worker:
         found = psutil.Process(worker.pid).environ()
     assert ("GOMP_SPINCOUNT" in found) == gives_way
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
+@pytest.mark.parametrize("compute_nice", [0, 7])
+async def test_threads_that_compute_give_way_and_the_one_that_answers_does_not(compute_nice: int) -> None:
+    async with Supervisor(spec(), settings=replace(SETTINGS, compute_nice=compute_nice)) as worker:
+        threads = [thread.id for thread in psutil.Process(worker.pid).threads()]
+        nice = {thread: os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert nice.pop(worker.pid) == own
+    assert max(nice.values()) == own + compute_nice
 
 
 async def test_supervisor_stops_its_worker_by_request_and_measures_the_release() -> None:

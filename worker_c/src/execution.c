@@ -4,6 +4,7 @@
 #include "execute.h"
 #include "forward.h"
 #include "memory.h"
+#include "process.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -317,6 +318,7 @@ static void abandon_started(struct execution *execution) {
 
 void *execution_run(void *argument) {
     struct execution *execution = argument;
+    process_give_way(execution->compute_nice);
     while (wait_for_work(execution->state)) {
         take_turn(execution);
     }

@@ -29,6 +29,7 @@ struct execution {
     const struct wake *wake; /* rung when the thread has finished */
     const shard_engine_api *api;
     const char *fault_plan; /* NULL: none */
+    int compute_nice;       /* see process_give_way */
 
     shard_engine *engine; /* NULL: nothing is loaded */
     shard_description description;

@@ -171,6 +171,7 @@ static int run(struct worker *worker) {
     state_init(&worker->state, worker->api, worker->options.max_frame_bytes, clock_now_us());
     execution_init(&worker->execution, &worker->state, &worker->replies, &worker->wake,
                    install_faults(worker));
+    worker->execution.compute_nice = (int)worker->options.compute_nice;
     int status = introduce(worker);
     if (status == STATUS_DONE) {
         status = serve(worker);

@@ -9,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { NICE_MOST = 19 };
+
 const char OPTIONS_HELP[] =
     "usage: gguf-shard-worker [--engine NAME] [--parent-pid PID] [--max-frame-bytes N]\n"
-    "                         [--fault-plan PLAN] [--version] [--help]\n"
+    "                         [--compute-nice N] [--fault-plan PLAN] [--version] [--help]\n"
     "\n"
     "Executes one GGUF shard. Reads requests from stdin and writes answers to stdout, as\n"
     "length-prefixed msgpack; gguf-worker starts it and speaks that protocol.\n"
@@ -19,6 +21,8 @@ const char OPTIONS_HELP[] =
     "  --engine NAME         what executes the shard (default llama)\n"
     "  --parent-pid PID      exit when the parent is not PID, and die with it\n"
     "  --max-frame-bytes N   most bytes in a frame's body (65536 to 1073741824, default 67108864)\n"
+    "  --compute-nice N      let the threads that compute give way to others, as nice(1) says it\n"
+    "                        (0 to 19, default 0); the one that answers pings does not\n"
     "  --fault-plan PLAN     faults that the fake engine makes\n"
     "  --version             print the version and exit\n"
     "  --help                print this and exit\n"
@@ -59,7 +63,8 @@ static bool set_flag(struct options *options, const char *name) {
 }
 
 static bool takes_value(const char *name) {
-    static const char *const NAMES[] = {"engine", "fault-plan", "parent-pid", "max-frame-bytes"};
+    static const char *const NAMES[] = {"engine", "fault-plan", "parent-pid", "max-frame-bytes",
+                                        "compute-nice"};
     for (size_t i = 0; i < sizeof(NAMES) / sizeof(NAMES[0]); i++) {
         if (strcmp(name, NAMES[i]) == 0) {
             return true;
@@ -81,6 +86,9 @@ static bool set_value(struct options *options, const char *name, const char *val
     }
     if (strcmp(name, "parent-pid") == 0) {
         return parse_number(name, value, 1, INT_MAX, &options->parent_pid, message);
+    }
+    if (strcmp(name, "compute-nice") == 0) {
+        return parse_number(name, value, 0, NICE_MOST, &options->compute_nice, message);
     }
     if (!parse_number(name, value, FRAME_BYTES_LEAST, FRAME_BYTES_MOST, &number, message)) {
         return false;

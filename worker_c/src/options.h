@@ -11,6 +11,7 @@ struct options {
     const char *fault_plan; /* NULL: none */
     uint64_t parent_pid;    /* 0: not said */
     uint32_t max_frame_bytes;
+    uint64_t compute_nice; /* of the threads that compute; 0: as the process */
     bool wants_version;
     bool wants_help;
 };

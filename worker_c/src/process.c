@@ -60,6 +60,16 @@ static void exit_late(int number) {
     _exit(late_status);
 }
 
+void process_give_way(int nice) {
+#ifdef __linux__
+    if (nice != 0) {
+        setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + nice);
+    }
+#else
+    (void)nice;
+#endif
+}
+
 void process_exit_after(unsigned seconds, int status) {
     late_status = status;
     signal(SIGALRM, exit_late);

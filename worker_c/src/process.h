@@ -20,6 +20,11 @@ bool process_bind_to_parent(uint64_t parent_pid);
  * us, and a process forked by the host keeps the pipes open. False with errno set. */
 bool process_watch_parent(uint64_t parent_pid);
 
+/* Lets this thread, and those that it starts, have the processors after others. Where only whole
+ * processes have a priority (which is anywhere but on Linux), nothing happens: the thread that
+ * answers pings is not to wait. */
+void process_give_way(int nice);
+
 /* Ends the process with `status` in that time whatever its threads do: one may be writing to a pipe
  * that nobody reads, and then holds up every other that wants to write. */
 void process_exit_after(unsigned seconds, int status);

@@ -30,6 +30,7 @@ static void test_options_default(void) {
     CHECK(options.fault_plan == NULL);
     CHECK_INT(options.parent_pid, 0);
     CHECK_INT(options.max_frame_bytes, FRAME_BYTES_DEFAULT);
+    CHECK_INT(options.compute_nice, 0);
     CHECK(!options.wants_version);
     CHECK(!options.wants_help);
 }
@@ -41,6 +42,8 @@ static void test_options_all(void) {
     CHECK_TEXT(options.fault_plan, "crash@3");
     CHECK_INT(options.parent_pid, 4711);
     CHECK_INT(options.max_frame_bytes, 65536);
+    CHECK(read_line("--compute-nice 10"));
+    CHECK_INT(options.compute_nice, 10);
     CHECK(read_line("--version"));
     CHECK(options.wants_version);
     CHECK(read_line("--help"));
@@ -61,6 +64,8 @@ static void test_options_wrong(void) {
         {"--parent-pid -1", "--parent-pid must be a number from 1 to 2147483647, not '-1'"},
         {"--parent-pid 99999999999999999999",
          "--parent-pid must be a number from 1 to 2147483647, not '99999999999999999999'"},
+        {"--compute-nice 20", "--compute-nice must be a number from 0 to 19, not '20'"},
+        {"--compute-nice -5", "--compute-nice must be a number from 0 to 19, not '-5'"},
         {"--max-frame-bytes 65535",
          "--max-frame-bytes must be a number from 65536 to 1073741824, not '65535'"},
         {"--max-frame-bytes 65536k",

@@ -195,6 +195,18 @@ def serve_command(
             help="The wait before the first restart; each further one waits twice as long, up to 30 seconds.",
         ),
     ] = 0.5,
+    compute_nice: Annotated[
+        int,
+        typer.Option(
+            "--compute-nice",
+            min=0,
+            max=19,
+            metavar="N",
+            rich_help_panel=SERVICE_PANEL,
+            help="How far the threads that compute give way to others on this machine, as nice(1) has it. "
+            "This process answers in time where they do.",
+        ),
+    ] = 10,
     drain_timeout: Annotated[
         float,
         typer.Option(
@@ -263,6 +275,7 @@ def serve_command(
         restart=RestartPolicy(
             max_restarts=restarts, window_s=restart_window, backoff_initial_s=restart_backoff
         ),
+        compute_nice=compute_nice,
         drain_timeout_s=drain_timeout,
         node=serve.served_node(node, tracker, has_http=http is not None, drain_timeout_s=drain_timeout),
         as_json=not sys.stderr.isatty() if json is None else json,

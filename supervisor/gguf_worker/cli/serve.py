@@ -59,6 +59,7 @@ class ServeConfig:
     api: ServedApi | None
     """None: HTTP shows the status only."""
     restart: RestartPolicy
+    compute_nice: int
     drain_timeout_s: float
     node: ServedNode | None
     """None: no part of a mesh."""
@@ -147,7 +148,7 @@ async def _serve_until_stopped(config: ServeConfig, stop: StopRequest, writer: L
         specs = await shards_of(config)
         if config.is_live:
             await stack.enter_async_context(live_view(service, writer))
-        settings = WorkerSettings(restart=config.restart)
+        settings = WorkerSettings(restart=config.restart, compute_nice=config.compute_nice)
         beside = await stack.enter_async_context(_beside(service, config.node, api))
         keep_what_is_loaded()
         has_started()  # from here on a stop is in good order

@@ -72,6 +72,7 @@ class WorkerCommand:
             ) from error
         arguments = [executable, "--engine", self.engine, "--parent-pid", str(os.getpid())]
         arguments += ["--max-frame-bytes", str(settings.max_frame_bytes)]
+        arguments += ["--compute-nice", str(settings.compute_nice)]
         return arguments if self.fault_plan is None else [*arguments, "--fault-plan", self.fault_plan]
 
 

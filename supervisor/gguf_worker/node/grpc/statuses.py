@@ -34,8 +34,8 @@ _CODES: Final[Mapping[grpc.StatusCode, str]] = MappingProxyType(
         # The same one may do elsewhere, or after something was changed.
         _S.FAILED_PRECONDITION: """address cache_folder certificate certificate_conflict closed
             executable_not_found identity ledger_corrupt ledger_locked ledger_version load_rejected name
-            name_taken nats_options nats_tls node_config not_batched not_owned pin protocol_version route
-            security session_closed session_open spawn_failed startup superseded token_file unreleased
+            name_taken nats_options nats_tls no_draw node_config not_batched not_owned pin protocol_version
+            route security session_closed session_open spawn_failed startup superseded token_file unreleased
             unsupported work_conflict work_settled""",
         # The same one may do later.
         _S.RESOURCE_EXHAUSTED: "busy capacity memory no_space too_large",
