@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import anyio.abc
 import httpx
+import openai
 import pytest
 
 from gateways import NAME, Site, halves, site
@@ -164,6 +165,38 @@ async def test_full_queue_reads_no_body(path: str) -> None:
                 while b'{"status":"ok"}' not in told:
                     told += await one.receive()
             assert told.count(b"HTTP/1.1 ") == 2
+        await until_free(served)
+
+
+@pytest.mark.parametrize("head", [b" HTTP/1.1\r\nconnection: close\r\n", b" HTTP/1.0\r\n"])
+async def test_full_queue_is_heard_where_the_connection_ends(head: bytes) -> None:
+    """Closing it with the body unread would reset it, and the answer would be lost with it."""
+    settings = ModelSettings(concurrency=1, queue=0)
+    async with site(settings=settings) as served, served.http() as client:
+        async with stream(client) as events, await _connect(served) as one:
+            await anext(events)
+            length = b"content-length: 1000000\r\n\r\n"
+            await one.send(b"POST /v1/completions" + head + b"host: here\r\n" + length)
+            for _ in range(100):
+                await one.send(b"a" * 10_000)
+            told = b""
+            with anyio.fail_after(20):
+                async for chunk in one:
+                    told += chunk
+            assert told.startswith(b"HTTP/1.1 429 ")
+            assert told.endswith(b"}}")
+        await until_free(served)
+
+
+async def test_full_queue_is_an_error_that_the_official_client_knows() -> None:
+    settings = ModelSettings(concurrency=1, queue=0)
+    async with site(settings=settings) as served, served.http() as client, served.openai() as asking:
+        async with stream(client) as events:
+            await anext(events)
+            with pytest.raises(openai.RateLimitError) as refused:
+                await asking.completions.create(model=NAME, prompt="Hello")
+            assert refused.value.code == "queue_full"
+            assert int(refused.value.response.headers["retry-after"]) >= 1
         await until_free(served)
 
 

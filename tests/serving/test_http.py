@@ -225,3 +225,77 @@ async def test_every_address_of_a_name_is_listened_on() -> None:
     finally:
         for listener in sockets:
             listener.close()
+
+
+# ---- bodies that nobody wants ----
+
+
+@asynccontextmanager
+async def refusing() -> AsyncIterator[Address]:
+    """Answers every request before its body."""
+
+    async def refuse(_: Request) -> PlainTextResponse:
+        return PlainTextResponse("no", status_code=429)
+
+    async with pages(Starlette(routes=[Route("/", refuse, methods=["POST"])])) as address:
+        yield address
+
+
+def _head(n_bytes: int) -> bytes:
+    return b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % n_bytes
+
+
+async def _refused(client: SocketStream) -> None:
+    answer = b""
+    with anyio.fail_after(20):
+        while not answer.endswith(b"\r\n\r\nno"):
+            answer += await client.receive()
+    assert answer.startswith(b"HTTP/1.1 429 ")
+
+
+async def _send_for_ever(client: SocketStream) -> None:
+    while True:
+        await client.send(b"a" * 10_000)
+
+
+async def test_body_that_comes_after_its_answer_is_thrown_away() -> None:
+    """The connection is as good as before."""
+    async with refusing() as address, await connect(address) as client:
+        for _ in range(3):
+            await client.send(_head(100_000))
+            await _refused(client)
+            for _ in range(10):
+                await client.send(b"a" * 10_000)
+
+
+async def test_body_that_comes_for_ever_after_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_UNWANTED_BYTES", 200_000)
+    async with refusing() as address, await connect(address) as client:
+        await client.send(_head(10**12))
+        await _refused(client)
+        with anyio.fail_after(20), pytest.raises(anyio.BrokenResourceError):
+            await _send_for_ever(client)
+
+
+@pytest.mark.parametrize("begun", [b"", b"a"])
+async def test_body_that_never_comes_after_its_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    monkeypatch.setattr(server, "UNWANTED_S", 0.2)
+    async with refusing() as address, await connect(address) as client:
+        await client.send(_head(100))
+        await _refused(client)
+        await client.send(begun)
+        assert await read_all(client) == b""
+
+
+async def test_connection_is_not_kept_for_ever_after_a_body_that_nobody_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is idle, as after any other request."""
+    monkeypatch.setattr(server, "KEEP_ALIVE_S", 0.2)
+    async with refusing() as address, await connect(address) as client:
+        await client.send(_head(100))
+        await _refused(client)
+        await client.send(b"a" * 100)
+        assert await read_all(client) == b""

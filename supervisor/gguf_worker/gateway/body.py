@@ -34,6 +34,22 @@ async def read_object(scope: Scope, receive: Receive, *, limit: int, timeout_s: 
     return parse_object(bytes(body))
 
 
+async def skip_before_close(scope: Scope, receive: Receive, *, limit: int, timeout_s: float) -> None:
+    """Reads a body that nobody wants where the connection ends with the answer: a socket that is closed with
+    something unread in it is reset, and the client may lose the answer. Elsewhere the server throws away what
+    comes behind the answer. Gives up where the body is too large or too slow."""
+    if not _ends_with_answer(scope):
+        return
+    with anyio.move_on_after(timeout_s):
+        while limit >= 0:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            limit -= len(message.get("body", b""))
+            if not message.get("more_body", False):
+                return
+
+
 def parse_object(body: bytes) -> dict[str, object]:
     """Reads one JSON object. Raises ApiError."""
     try:
@@ -53,6 +69,11 @@ def _check_announced(scope: Scope, limit: int) -> None:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
             raise _too_large(limit)
+
+
+def _ends_with_answer(scope: Scope) -> bool:
+    wishes = [value.lower() for name, value in scope["headers"] if name == b"connection"]
+    return scope["http_version"] != "1.1" or any(b"close" in wish for wish in wishes)
 
 
 def _too_large(limit: int) -> ApiError:

@@ -12,8 +12,8 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from gguf_worker._tasks import plain_task_group
-from gguf_worker.gateway.body import ClientGone, read_object
-from gguf_worker.gateway.errors import CLIENT_GONE, api_error
+from gguf_worker.gateway.body import ClientGone, read_object, skip_before_close
+from gguf_worker.gateway.errors import CLIENT_GONE, ApiError, api_error
 from gguf_worker.gateway.gateway import Gateway
 from gguf_worker.gateway.reply import Reply
 from gguf_worker.logs import bound_ids, log_event
@@ -60,12 +60,15 @@ class Endpoint:
     async def _answer(self, scope: Scope, receive: Receive, reply: Reply) -> None:
         gateway, settings = self._gateway, self._gateway.settings
         headers = Headers(scope=scope)
-        account = gateway.account_of(headers.get("authorization"))
-        if self._generates:
-            gateway.check_room()
-        body = await read_object(
-            scope, receive, limit=settings.max_body_bytes, timeout_s=settings.body_timeout_s
-        )
+        limit, timeout_s = settings.max_body_bytes, settings.body_timeout_s
+        try:
+            account = gateway.account_of(headers.get("authorization"))
+            if self._generates:
+                gateway.check_room()
+        except ApiError:
+            await skip_before_close(scope, receive, limit=limit, timeout_s=timeout_s)
+            raise
+        body = await read_object(scope, receive, limit=limit, timeout_s=timeout_s)
         work = Work(
             request_id=str(bound_ids().get("request_id") or new_id()),
             account=account,

@@ -57,7 +57,7 @@ async def run(model: ServedModel, job: Job, figures: Figures, take: TakePiece) -
         usage.completion += drawn  # in one go: other choices end meanwhile
 
     async with model.admission.admitted(need, job.work):
-        limiter = anyio.Semaphore(need.slots)
+        limiter = anyio.Semaphore(need.slots, fast_acquire=True)
         if n_choices == 1:
             await choose(0, limiter)
             return usage

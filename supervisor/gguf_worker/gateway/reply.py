@@ -20,7 +20,7 @@ class Reply:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._lock = anyio.Lock()
+        self._lock = anyio.Lock(fast_acquire=True)  # or every event would wait for a turn of the event loop
         self._sent_at = anyio.current_time()
         self.status = CLIENT_GONE
         """That the client got."""
@@ -101,5 +101,9 @@ class Reply:
         self.is_complete = not more
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Once for all: `json.dumps` makes an encoder for each call that has options."""
+
+
 def _dumps(body: object) -> bytes:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _encode(body).encode("utf-8", "replace")

@@ -26,6 +26,11 @@ HEAD_TIMEOUT_S = 10.0
 """From the first byte of a request, or the connection's begin, to the end of its headers."""
 KEEP_ALIVE_S = 30
 """How long a connection may be idle between two requests."""
+MAX_UNWANTED_BYTES = 8 << 20
+"""Of a body that comes after its request was answered, and that is thrown away."""
+UNWANTED_S = 30.0
+"""How long such a body may take. Closing at once would reset the connection, and the client might lose the
+answer that it has not read yet."""
 STUCK_S = 60.0
 """How long a client may take nothing of an answer that waits for it."""
 FINISH_S = 5
@@ -75,11 +80,15 @@ class _EmbeddedServer(uvicorn.Server):
 
 
 class _ImpatientProtocol(H11Protocol):
-    """Ends a connection that does not finish its request's headers in time, or does not read its answer:
-    uvicorn itself waits for ever, and each such connection would hold a descriptor, and what it was sent."""
+    """Ends a connection that does not finish its request's headers in time, or a body that nobody wants any
+    more, or does not read its answer: uvicorn itself waits for ever, and each such connection would hold a
+    descriptor, and what it was sent."""
 
     _deadline: asyncio.TimerHandle | None = None
     _stuck: asyncio.TimerHandle | None = None
+    _unwanted_left: int | None = None
+    """Bytes that a body may still have whose request was answered before it had come; None where there is no
+    such body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -87,11 +96,44 @@ class _ImpatientProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._unwanted_left is not None:
+            self._take_unwanted(len(data))
+            return
         in_head = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
         if not in_head:
             self._end_deadline()
         elif self._deadline is None:
             self._start_deadline()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._has_unwanted and not self.transport.is_closing():
+            self._unset_keepalive_if_required()  # it is not idle; this deadline is the one that counts
+            self._unwanted_left = MAX_UNWANTED_BYTES
+            self._end_deadline()
+            self._deadline = self.loop.call_later(UNWANTED_S, self.transport.abort)
+
+    @property
+    def _has_unwanted(self) -> bool:
+        """Whether the request was answered and its body has not come to its end."""
+        return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
+
+    def _take_unwanted(self, n_bytes: int) -> None:
+        """uvicorn has thrown them away. Behind the last one the connection is as after any other request."""
+        assert self._unwanted_left is not None
+        self._unwanted_left -= n_bytes
+        if not self._has_unwanted:
+            self._unwanted_left = None
+            self._end_deadline()
+            if self.conn.their_state is h11.IDLE:
+                if self.conn.trailing_data[0]:
+                    self._start_deadline()
+                else:  # uvicorn arms it behind an answer only, and this one's is long gone
+                    self.timeout_keep_alive_task = self.loop.call_later(
+                        self.timeout_keep_alive, self.timeout_keep_alive_handler
+                    )
+        elif self._unwanted_left < 0:
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         super().pause_writing()
