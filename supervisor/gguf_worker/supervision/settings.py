@@ -36,10 +36,10 @@ class WorkerSettings:
     stop: StopDeadlines = field(default_factory=StopDeadlines)
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     """What a Supervisor does about a worker that died; `RestartPolicy.never()` leaves it at that."""
-    compute_nice: int = 10
+    compute_nice: int = 0
     """How far the threads that compute give way to others, as nice(1) has it: 0 (not at all) to 19. Where
-    every processor computes, the host could not answer in time otherwise; what nobody else wants they have
-    all the same."""
+    every processor computes, a host that has clients to answer wants 10, which is what `serve` has; on a
+    machine that is busy with other things computing then comes after those."""
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     stderr_lines: int = 50
     """Last lines of stderr that are kept for reports."""
