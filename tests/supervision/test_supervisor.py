@@ -101,6 +101,12 @@ async def test_threads_that_compute_give_way_and_the_one_that_answers_does_not(c
     assert max(nice.values()) == own + compute_nice
 
 
+@pytest.mark.parametrize("compute_nice", [-1, 20])
+def test_priority_that_cannot_be_is_refused_before_any_worker(compute_nice: int) -> None:
+    with pytest.raises(ValueError, match=f"compute_nice is {compute_nice}; give 0 to 19"):
+        replace(SETTINGS, compute_nice=compute_nice)
+
+
 async def test_supervisor_stops_its_worker_by_request_and_measures_the_release() -> None:
     """A healthy worker goes when asked, says what it released, and everything is verified."""
     supervisor = Supervisor(spec(), settings=SETTINGS)

@@ -201,7 +201,7 @@ def serve_command(
             "--compute-nice",
             min=0,
             max=19,
-            metavar="N",
+            metavar="0-19",
             rich_help_panel=SERVICE_PANEL,
             help="How far the threads that compute give way to others on this machine, as nice(1) has it. "
             "This process answers in time where they do.",

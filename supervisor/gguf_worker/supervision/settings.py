@@ -11,6 +11,9 @@ from gguf_worker.process.stop import StopDeadlines
 from gguf_worker.protocol.limits import DEFAULT_MAX_FRAME_BYTES
 from gguf_worker.supervision.policy import RestartPolicy
 
+MOST_NICE = 19
+"""Of nice(1), and of the worker's `--compute-nice`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
@@ -45,6 +48,10 @@ class WorkerSettings:
     """Last lines of stderr that are kept for reports."""
     environment: dict[str, str] = field(default_factory=dict)
     """Added to the environment that the worker inherits."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.compute_nice <= MOST_NICE:
+            raise ValueError(f"WorkerSettings.compute_nice is {self.compute_nice}; give 0 to {MOST_NICE}")
 
 
 def default_cache_dir() -> Path:
