@@ -21,13 +21,11 @@ async def read_object(scope: Scope, receive: Receive, *, limit: int, timeout_s: 
     body = bytearray()
     with anyio.move_on_after(timeout_s) as patience:
         while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            body += message.get("body", b"")
+            part, has_more = await _part(receive)
+            body += part
             if len(body) > limit:
                 raise _too_large(limit)
-            if not message.get("more_body", False):
+            if not has_more:
                 break
     if patience.cancelled_caught:
         raise ApiError(f"the body did not come within {timeout_s:g} s", status=408, code="body_timeout")
@@ -41,13 +39,18 @@ async def skip_before_close(scope: Scope, receive: Receive, *, limit: int, timeo
     if not _ends_with_answer(scope):
         return
     with anyio.move_on_after(timeout_s):
-        while limit >= 0:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            limit -= len(message.get("body", b""))
-            if not message.get("more_body", False):
-                return
+        has_more = True
+        while has_more and limit >= 0:
+            part, has_more = await _part(receive)
+            limit -= len(part)
+
+
+async def _part(receive: Receive) -> tuple[bytes, bool]:
+    """What came next of a body, and whether more comes. Raises ClientGone."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def parse_object(body: bytes) -> dict[str, object]:

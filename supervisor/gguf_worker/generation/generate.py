@@ -85,8 +85,6 @@ class Generation:
         """What it did and how long that took, so far; whole once it has ended."""
         self._open_chain = open_chain
         self._max_tokens = max_tokens
-        self._busy_us = 0
-        """What the stages took, by the last token."""
         self._steps = self._run()
 
     def __aiter__(self) -> AsyncIterator[Step]:
@@ -135,18 +133,16 @@ class Generation:
     async def _prefill(self, chain: SessionChain) -> Result:
         started = time.perf_counter()
         result = await chain.forward(self.prompt, Output.TOKEN, more=self._may_go_on(chain, len(self.prompt)))
-        self._busy_us = _busy_us(chain)
         self.timings.prefill_s = time.perf_counter() - started
         self.timings.prefill_tokens = len(self.prompt)
         self.record.time_to_first_token_us = _us_since(started)
         return result
 
     async def _decode(self, chain: SessionChain, token: int) -> Result:
-        started, busy_us = time.perf_counter(), self._busy_us
+        started, busy_us = time.perf_counter(), _busy_us(chain)
         result = await chain.forward([token], Output.TOKEN, more=self._may_go_on(chain, 1))
-        self._busy_us = _busy_us(chain)
         # A stage that went on by itself was at it already when this began to wait.
-        took_us = max(_us_since(started), self._busy_us - busy_us)
+        took_us = max(_us_since(started), _busy_us(chain) - busy_us)
         self.timings.decode_s += took_us / 1e6
         self.timings.decode_tokens += 1
         self.record.token_us.append(took_us)

@@ -540,6 +540,10 @@ class Opened(Answer):
     kv_cells: Uint
 
 
+NO_DRAW = "no_draw"
+"""Code of a forward that was sent ahead of a token that never came, as at the end of most generations."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward(Request):
     """Asks to compute rows of one session, from `position` on.

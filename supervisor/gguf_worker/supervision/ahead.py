@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from gguf_worker._schema import Buffer
 from gguf_worker.errors import GgufWorkerError, RequestError
-from gguf_worker.protocol.messages import Output, Result
+from gguf_worker.protocol.messages import NO_DRAW, Output, Result
 
 if TYPE_CHECKING:
     from gguf_worker.supervision.channel import Pending
     from gguf_worker.supervision.worker import Worker
 
-AGAIN = ("no_draw", "busy")
+AGAIN = (NO_DRAW, "busy")
 """Codes of a forward that was sent ahead in vain: it is sent once more, with its token."""
 
 

@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gguf_worker.errors import GgufWorkerError
-from gguf_worker.protocol.messages import Answer, Request
-
-NO_DRAW = "no_draw"
-"""Code of a forward that was sent ahead of a token that never came, as at the end of most generations."""
+from gguf_worker.protocol.messages import NO_DRAW, Answer, Request
 
 logger = logging.getLogger("gguf_worker.requests")
 """Requests that were answered at level DEBUG, those that failed at INFO. Records have
@@ -60,9 +57,9 @@ def trace(outcome: Outcome) -> None:
 
 def is_traced(outcome: Answer | GgufWorkerError) -> bool:
     """Whether anybody listens to records of such outcomes."""
-    return logger.isEnabledFor(logging.DEBUG if isinstance(outcome, Answer) else _level(outcome))
+    return logger.isEnabledFor(_level(outcome))
 
 
 def _level(outcome: Answer | GgufWorkerError) -> int:
-    is_failure = isinstance(outcome, GgufWorkerError) and outcome.code != NO_DRAW
+    is_failure = not isinstance(outcome, Answer) and outcome.code != NO_DRAW
     return logging.INFO if is_failure else logging.DEBUG

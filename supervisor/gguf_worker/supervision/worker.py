@@ -244,8 +244,10 @@ class Worker:
 
         `hidden` is written without a copy and must not change until this returns.
         """
-        request = _forward(session, position, output, tokens=tokens, hidden=hidden)
-        return await self._ask(request, Result, timeout_s)
+        pending = self.send_forward(
+            session=session, position=position, output=output, tokens=tokens, hidden=hidden
+        )
+        return await self.result_of(pending, timeout_s)
 
     def send_forward(
         self,
@@ -257,7 +259,16 @@ class Worker:
         hidden: Buffer | None = None,
     ) -> Pending:
         """As `forward`, but does not wait: its sender calls `result_of`, or `abandon`."""
-        request = _forward(session, position, output, tokens=tokens, hidden=hidden)
+        try:
+            request = Forward(
+                session=session,
+                position=position,
+                output=output if type(output) is Output else Output(output),
+                tokens=None if tokens is None else tuple(tokens),
+                hidden=hidden,
+            )
+        except (SchemaError, ValueError) as error:
+            raise LocalProtocolError(f"forward: {error}") from error
         return self._life.channel.submit(request)
 
     def send_after_draw(self, *, session: int, position: int, output: Output) -> Pending:
@@ -266,10 +277,12 @@ class Worker:
         request = Forward(session=session, position=position, output=output, after_draw=True)
         return self._life.channel.submit(request)
 
-    def result_of(self, pending: Pending) -> Coroutine[Any, Any, Result]:
+    def result_of(self, pending: Pending, timeout_s: float | None = None) -> Coroutine[Any, Any, Result]:
         """Waits for a forward that was sent. Its time begins now: until somebody wants it, it may wait behind
         others."""
-        return self._life.channel.outcome_of(pending, Result, self._settings.request_timeout_s)
+        if timeout_s is None:
+            timeout_s = self._settings.request_timeout_s
+        return self._life.channel.outcome_of(pending, Result, timeout_s)
 
     def abandon(self, pending: Pending, *, cancel: bool = True) -> None:
         """Nobody will wait for a forward that was sent. It is taken back or cancelled, or without `cancel`
@@ -338,23 +351,3 @@ class Worker:
             control = request.answered_by_control_thread
             timeout_s = self._settings.control_timeout_s if control else self._settings.request_timeout_s
         return await self._life.channel.request(request, answer, timeout_s=timeout_s)
-
-
-def _forward(
-    session: int,
-    position: int,
-    output: Output | str,
-    *,
-    tokens: Sequence[int] | None,
-    hidden: Buffer | None,
-) -> Forward:
-    try:
-        return Forward(
-            session=session,
-            position=position,
-            output=output if type(output) is Output else Output(output),
-            tokens=None if tokens is None else tuple(tokens),
-            hidden=hidden,
-        )
-    except (SchemaError, ValueError) as error:
-        raise LocalProtocolError(f"forward: {error}") from error
